@@ -50,7 +50,7 @@ guess = 50  # your number, in percent
 #   --data-root "$DATA" --seed $SEED --model-prefix first --report "batch-$BATCH.json" 2>&1
 
 # %% [markdown]
-# Lines that begin with `--` list the settings, with the reason for each value. `top-1` is the accuracy in percent. For training images, it is an average over the epoch, on random crops, which are harder. `img/s` or `ips` is images per second, `lr` the learning rate, which falls during training. If a command fails, look for its message in [docs/troubleshooting.md](../docs/troubleshooting.md).
+# Lines that begin with `--` list the settings, with the reason for each value. `top-1` is the accuracy in percent. For training images, it is an average over the epoch, on random crops, which are harder. `img/s` or `ips` is images per second. The learning rate, `lr`, ends a thousandfold lower, so late epochs add little. If a command fails, look for its message in [docs/troubleshooting.md](../docs/troubleshooting.md).
 #
 # Now show the network eight validation images that it has never seen. In the command, `first $EPOCHS` names the weights that training saved.
 
@@ -109,9 +109,9 @@ session.expect({"roadsigns.resnet50.float32.top1": None})
 # %% [markdown]
 # ### Change one thing
 #
-# **Your turn:** set `BATCH=8` in the training cell, and rerun the cells from there to the one above, which then shows both runs. (The learning rate falls with the batch.) **Predict:** how many steps per epoch? Does the run take longer? Is the network more accurate?
+# **Your turn:** set `BATCH=8` in the training cell, and rerun the cells from there to the one above, which then shows both runs. (The learning rate scales with the batch.) **Predict:** how many steps per epoch? Does the run take longer? Is the network more accurate?
 #
-# 300 steps per epoch, each with a quarter of the learning rate, end in much the same place. But each step has a fixed cost: notebook 02 measures it.
+# 300 steps per epoch, each with a quarter of the learning rate, end in much the same place. But each step has a fixed cost, so epochs take longer: notebook 02 measures it.
 #
 # ## What happens in a step
 #
@@ -187,7 +187,7 @@ print(f"arithmetic: {work / 1e9:.1f} billion operations per image,", end=" ")
 print(f"{images * passes * work:.1e} in all")
 
 # %% [markdown]
-# One run takes more than three days in FP32, almost one in FP16, and 6.6 hours on an H100. The published runs took 2 to 3% longer. The cause is the work: 24.5 billion operations per image. FP16 and the larger batch it allows cut 82 hours to 23. Halving the size of each number explains only part of that: the V100 also multiplies 16-bit numbers in its Tensor Cores (notebook 06). Adding GPUs also helps, as long as the input pipeline keeps up: at the published 10,263.2 images/s, eight V100s read 1.2 GB/s.
+# One run takes more than three days in FP32, almost one in FP16, and 6.6 hours on an H100. The cause is the work: 24.5 billion operations per image. The published runs took 2 to 3% longer. FP16 and the larger batch it allows cut 82 hours to 23. Halving the size of each number explains only part of that: the V100 also multiplies 16-bit numbers in its Tensor Cores (notebook 06). Adding GPUs also helps, as long as the input pipeline keeps up: at the published 10,263.2 images/s, eight V100s read 1.2 GB/s.
 #
 # ## Where the course goes
 #

@@ -96,6 +96,7 @@ left.margins(x=0.15)
 left.invert_yaxis()
 left.set(title=f"{upright:.0f}% of the images are in portrait orientation (orange)")
 left.set(xlabel="training images", ylabel="width × height, pixels")
+left.xaxis.set_major_formatter("{x:,.0f}")
 right.hist(kilobytes, bins=40)
 lines = {"here": kilobytes.mean(), "in ImageNet": ARCHIVE / IMAGENET / 1000}
 for (name, mean), dashes in zip(lines.items(), ("-", "--"), strict=True):
@@ -339,7 +340,7 @@ with tarfile.open(shards[0]) as tar:
 # %% [markdown]
 # A tar file has no index: you read it from front to back, and shuffle whole shards, then samples within a buffer.
 #
-# The next cell reads all validation images, without decoding them, in four ways: one file per image in random order, records in random order, records from front to back, and tar shards from front to back. The four take turns, each **warm**, with the data in memory, and **cold**, after the operating system has been asked to drop it.
+# The next cell reads all validation images, without decoding them, in four ways: one file per image in random order, records in random order, records from front to back, and tar shards from front to back. The four take turns, each **warm**, with the data in memory, and **cold**, after the operating system has been asked to drop it (not on macOS).
 #
 # **Predict:** by what factor do records in order beat files at random, warm and cold? Will tar be as fast?
 
@@ -501,13 +502,13 @@ for name, few in opened.items():
     print(f"{name:20}{size[name].mean():5.1f}{reading:10.3f}{decoding:>22}", end="")
     print(f"{1 - reading / whole:8.1%}{error:>14}")
 one = 1000 / ms["pass through", "read and decode"]  # images/s
-fast = session.results["published.h100.8gpu.ips"].value
+fast = session.results["published.h100.8gpu.ips"].value  # NVIDIA, MLPerf Training v4.0
 print(f"\nOne core here reads and decodes {one:,.0f} images/s, without a crop. Feeding", end=" ")
 print(f"this machine takes {training / one:.2g} such cores,", end=" ")
 print(f"8 V100s {needed / one:,.0f}, 8 H100s {fast / one:,.0f}.")
 
 # %% [markdown]
-# `share` is decoding's share of the time (warm cache). Near 100%, packing has done its part: the decoder is the next bottleneck (notebooks 04 and 05). Quality 95 changes the pixels but hardly the mean size. Files of a lower quality grow; those in 4:4:4 shrink on average, because Pillow's default (4:2:0) halves their colour resolution in both directions. Resizing removes detail from the random crops. NVIDIA's ImageNet recipe asks for crops of as little as 5% of the area and enlarges them to 224 × 224. From a 500 × 375 image, such a crop has about 97 × 97 real pixels, but only 66 × 66 after resizing to 256. The published runs read pass-through records.
+# `share` is decoding's share of the time (warm cache). Near 100%, packing has done its part: the decoder is the next bottleneck (notebooks 04 and 05). Quality 95 changes the pixels but hardly the mean size. Files in 4:2:0 or grey below 95 grow; those in 4:4:4 shrink on average, because Pillow's default (4:2:0) halves their colour resolution in both directions. Resizing removes detail from the random crops. NVIDIA's ImageNet recipe asks for crops of as little as 5% of the area and enlarges them to 224 × 224. From a 500 × 375 image, such a crop has about 97 × 97 real pixels, but only 66 × 66 after resizing to 256. The published runs read pass-through records.
 #
 # ## One wrong bit
 #
@@ -543,7 +544,7 @@ what = f"copies that decode, of {session.flips} with a flipped bit"
 session.note("survivors", len(decoded), what=what)
 
 # %% [markdown]
-# A decoder misses most of this damage. Many flips hardly change the image; others corrupt everything after them, because JPEG's codes vary in length. RecordIO has no checksums. That is why this project's `im2rec` also writes a file `PREFIX.crc`, with a checksum per record; MXNet and DALI ignore it. Now change one bit in the middle of a copy of the records, and run `verify` on it.
+# A decoder misses most of this damage. Many flips hardly change the image; others discolour the rest, as JPEG stores each block's mean as a difference. RecordIO has no checksums. That is why this project's `im2rec` also writes a file `PREFIX.crc`, with a checksum per record; MXNet and DALI ignore it. Now change one bit in the middle of a copy of the records, and run `verify` on it.
 
 # %%
 shutil.copytree("records", "damaged")

@@ -176,7 +176,7 @@ script = workshop.ladder.start_script()
 print(script, script.read_text(), sep="\n\n")
 
 # %% [markdown]
-# **Your turn:** open `runs/train.py`, and replace each line `...  # your code`: in `Photos`, with the lines of your `__getitem__`; in `main`, with those of your step. `main` reads `loss` after the loop, so there is no `return`. Save the file. The next cell runs your parts on known images and a small network. (A finished script runs until your parts are right.)
+# **Your turn:** open `runs/train.py`, and replace each line `...  # your code`: in `Photos`, with the lines of your `__getitem__`; in `main`, with those of your step. `main` reads `loss` after the loop, so there is no `return`. Save the file. The next cell runs your parts on known images and a small network. (Until they are right, a finished script is used.)
 
 # %%
 mine = nb02_checks.check_script(script)
@@ -256,7 +256,8 @@ counts = [count for count in (0, 1, 2, 4, 8) if count <= session.machine.cores]
 for workers in counts:
     print(f"{workers} workers load {(loaded := input_rate(workers)):6.0f} images/s")
 own = 1000 * session.rung_batch / compute_ms
-for what, wanted in {"your script computes": own, "a V100 in FP32 trains": v100}.items():
+here = f"your script ({session.image_size} px) computes"
+for what, wanted in {here: own, "a V100 in FP32 trains": v100}.items():
     print(
         f"{what} {wanted:.0f} images/s: work for {wanted * workers / loaded:.1f} of these workers"
     )
@@ -271,7 +272,7 @@ for what, wanted in {"your script computes": own, "a V100 in FP32 trains": v100}
 # - `channels_last`: each pixel's channels next to each other in memory, which convolutions may prefer.
 
 # %%
-most = counts[-1]
+most = max(2, counts[-1])
 tries = {f"{count} workers": {"workers": count} for count in sorted({0, 2, most})}
 if device.type == "cuda":  # a CPU has no copy to overlap, and no queue
     tries["+ pinned memory"] = {"workers": most, "pin": True}
@@ -312,11 +313,12 @@ for i, (name, (whole, waited)) in enumerate(zip(tries, np.median(ms, 0), strict=
     print(f"{waited:6.1f} of {whole:6.1f} ms waiting for a batch", end="")
     above = workshop.ratio(ms[:, i - 1, 0] / ms[:, i, 0]) if i else ""
     print("; speed over the row above:" if i else "", above)
-shorter, less = np.median(ms[:, 0] - ms[:, 1], 0)
-print(f"From 0 to 2 workers, the wait shrinks by {less:.1f} ms, and the step by {shorter:.1f} ms.")
+steps, waits = (ms[:, 0] - ms[:, 1]).T  # of each turn
+print(f"From 0 to 2 workers, the wait shrinks by {np.median(waits):.1f} ms,", end=" ")
+print(f"and the step by {np.median(steps):.1f} (median; {min(steps):.1f} to {max(steps):.1f}).")
 
 # %% [markdown]
-# If the step shortens by much less than the wait, decoding is not free: it takes cores from the computation, and no loader setting gains much.
+# If the step's whole range is below the wait's median, decoding takes cores from the computation, and no loader setting gains much.
 #
 # Ratios are per turn; a difference is clear if all five are on one side of 1. If pinning helps, add it to `runs/train.py`; rerun the cell that checks it, then the `race` cell with the best number of workers. Keep `now()`; leave out `channels_last`, which the ladder refuses until notebook 08.
 #

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 06 · Mixed precision
 #
-# After this notebook, you can explain what you gain and lose with 16-bit numbers, preserve small gradients with a loss scale that you wrote, train with `autocast` and `GradScaler`, predict from your own count of operations and bytes which layers become faster, and check it in a trace.
+# After this notebook, you can explain what you gain and lose with 16-bit numbers, preserve small gradients with a loss scale that you wrote, train with `autocast` and `GradScaler`, predict from your own count which layers gain, check it in a trace, and fuse what only moves bytes.
 #
 # **Time:** 60 minutes · **Needs:** DALI, and the script from notebook 05, which you extend · **On a CPU:** about 2 minutes to run
 
@@ -730,11 +730,11 @@ print(f"Faster arithmetic and half the traffic: {fast / slow:.1f}×.", end=" ")
 print(f"Published: {published[1] / published[0]:.1f}×.")
 
 # %% [markdown]
-# On the H100, batch norm, ReLU and addition take 0.96 to 1.13 times the count (below 1: faster than a copy), convolutions 1.09 times (± 0.13). Over half of the 16-bit step only moves bytes. (A CPU's caches can beat the count; its other layers can take a multiple.) On the V100, faster arithmetic and half the traffic explain a factor of 3.8. The published FP16 run also has a larger batch, channels last and fused layers.
+# On the H100, batch norm, ReLU and addition take 0.96 to 1.13 times the count (below 1: faster than a copy), convolutions 1.09 times (± 0.13). Over half of that 16-bit step only moves bytes. (On a CPU, caches can beat the count; some layers take a multiple of it.) On the V100, faster arithmetic and half the traffic explain a factor of 3.8. The published FP16 run also has a larger batch, channels last and fused layers.
 #
 # ### Move fewer bytes
 #
-# [`torch.compile`](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step) **fuses** layers: one kernel loads each number once for all of them. The next cell fuses the end of a residual block: batch norm, addition, ReLU. You counted three passes over memory for the batch norm. **Predict:** how many do all three take in the forward pass, and how many if fused? (Compiling takes up to half a minute.)
+# [`torch.compile`](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step) **fuses** layers, so that no intermediate result goes to memory. The next cell fuses the end of a residual block: batch norm, addition, ReLU. You counted three passes over memory for the batch norm. Count those of all three layers, and if fused. **Predict** both gains, of fusing and of 16 bits. (Compiling takes up to half a minute.)
 
 # %%
 norm = torch.nn.BatchNorm2d(64).to(device)
@@ -782,7 +782,7 @@ session.expect({"h100.float16.ips": None, "h100.compiled.ips": None})
 del arrays, block, shortcut
 
 # %% [markdown]
-# The batch norm and the addition take three passes each, ReLU two. Fused, they read the input for mean and variance, then read input and shortcut and write the output: four. By the count, fusing and 16 bits gain a factor of 2 each, without Tensor Cores. Convolutions dilute that: the recorded H100 gains 1.2 from compiling the network.
+# The batch norm and the addition take three passes each, ReLU two. Fused, they read the input for mean and variance, then read input and shortcut and write the output: four. By the count, fusing and 16 bits gain 2 each. On a CPU, a new array can cost more than its passes: one by one makes three, fused one. Convolutions dilute the gain: 1.2 for the network (H100s, two days).
 #
 # ## Your turn: one more rung
 #

@@ -3,7 +3,7 @@
 #
 # After this notebook, you can score a checkpoint, find where a prediction spends its time, fold batch norms, capture a CUDA graph, compare engines and see where they are faster, and measure latency under load.
 #
-# **Time:** 60 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 3 minutes to run
+# **Time:** 60 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** 2 to 3 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -151,7 +151,7 @@ answer_times = nb07_checks.check_clock(answer_times)
 wait = torch.cuda.synchronize if device.type == "cuda" else (lambda: None)
 
 # %% [markdown]
-# How much does each mistake change the time? The next cell puts them back one at a time, in turns with your clock. (Mistake 4 cannot be repeated here.) A difference counts only with five or more ratios, all on one side of 1 (`workshop.ratio`). **Predict** the largest.
+# How much does each mistake change the time? The next cell puts 1, 2, 3 and, on a GPU, 5 back one at a time, in turns with your clock and `first_try`. A difference counts only with five or more ratios, all on one side of 1 (`workshop.ratio`). **Predict** the largest.
 
 # %%
 net, batch = copy.deepcopy(model), images[:4]
@@ -298,7 +298,7 @@ else:
     print(f"The rest, {rest:.2f} ms, is spent inside the operators; the trace shows where.")
 
 # %% [markdown]
-# The operators are 53 convolutions, 53 batch norms, 49 ReLUs, 16 additions, two poolings and a linear layer. Starting fewer of them helps on *your* device only if the first share above is large. On a CPU, most of the rest is the time of convolutions (the lines below the trace). For one small image, PyTorch may run its own code, not that of oneDNN, a library for CPUs.
+# The operators are 53 convolutions, 53 batch norms, 49 ReLUs, 16 additions, two poolings and a linear layer. Starting fewer of them helps on *your* device only if the first share above is large. On a CPU, most of the rest is convolutions (the lines below the trace). For one small image, PyTorch may run its own code, not that of oneDNN, a library for CPUs.
 #
 # ## Fewer operators: fold the batch norms
 #
@@ -385,7 +385,7 @@ gain = recorded["h100.predict.pinned.256"] / recorded["h100.predict.eager.256"]
 print(f"H100, batch 256: pinned memory alone makes eager {gain:.1f} times as fast")
 
 # %% [markdown]
-# The larger the batch, the longer each kernel runs, until it hides the launches. Then other things count: `torch.compile` (last row), which fuses bias, ReLU and addition, and **pinned** memory, from which a GPU copies while Python continues. (Filling it is a second copy.)
+# In a large batch, kernels run long enough to hide the launches. Then other things count: `torch.compile` (last row; torchvision's network), which fuses what follows a convolution, and **pinned** memory, from which a GPU copies while Python continues. (Filling it is a second copy.)
 #
 # ## Faster kernels: other engines, and eight bits
 #
@@ -591,7 +591,7 @@ for ax, (n, ms) in zip(axes, results.items(), strict=True):
     ax.invert_yaxis()
     ax.set(title=f"Batch {n}, lowest without int8: {best[n]} (orange)")
     ax.set(
-        xlabel=f"milliseconds: median and range of {rounds} rounds",
+        xlabel=f"ms: median, range of {rounds} rounds (may be cut off)",
         xlim=(0, min(1.1 * max(high), 2 * max(middle))),
     )
 name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
@@ -679,7 +679,7 @@ finding = ", ".join(f"{name} {value:.1f}" for name, value in rise.items())
 workshop.figure(fig, alt=f"Images/s by batch size. Largest over smallest batch: {finding}.")
 
 # %% [markdown]
-# If the measured curve is clearly above the prediction, a batch does more than share costs: it runs faster kernels, as the last lines show. On a CPU, PyTorch chooses the code of a convolution by the size of its input. On a GPU, one image cannot keep all cores busy.
+# A batch clearly above the prediction runs faster kernels (last lines above the figure); one clearly below does not share all these costs. On a CPU, PyTorch chooses the code of a convolution by the size of its input. On a GPU, one image cannot keep all cores busy.
 #
 # NVIDIA's figures are **Total IPS**: the batch size divided by the mean seconds per iteration, with real ImageNet records, in the MXNet container 18.12 ([docs/recipes.md](../docs/recipes.md)). Compare Total IPS only with Total IPS (`rn50 benchmark --only-inference`).
 #

@@ -117,7 +117,7 @@ measure = nb08_checks.check_clock(measure, "clock.py")
 #
 # ### 1. No warm-up, and a clock that does not wait
 #
-# The first steps allocate memory and choose kernels. On a GPU, `step` returns as soon as its work is queued. (On a CPU, a thread with a queue imitates a GPU.) But waiting after *every* step delays the next launch: on a GPU, a third line shows by how much. (There is one start, so the first line is weak evidence.)
+# The first steps allocate memory and choose kernels. On a GPU, `step` returns as soon as its work is queued. (On a CPU, a thread with a queue imitates a GPU.) But waiting after *every* step delays the next launch: on a GPU, a third line shows by how much. (There is one start, so *n* = 1.)
 
 # %%
 from concurrent.futures import ThreadPoolExecutor
@@ -130,7 +130,7 @@ def digits(number):
 
 
 def show(mistake, wrong, right, unit="img/s"):
-    """Print wrong over right results: one wrong result for all right ones, or one for each."""
+    """Print the ratios of wrong to right results."""
     ratio = workshop.ratio(np.divide(wrong, right))
     effects[f"{mistake} (n = {ratio.n})"] = ratio.median, ratio.clear
     print(f"{mistake}: {digits(np.median(wrong))} instead of {digits(np.median(right))}", end=" ")
@@ -138,7 +138,7 @@ def show(mistake, wrong, right, unit="img/s"):
 
 
 right = big / np.array(measure(step, session.steps, 2, wait))
-show("no warm-up", 4 * big / sum(first), right)
+show("no warm-up", [4 * big / sum(first)], [np.median(right)])
 thread, seconds = ThreadPoolExecutor(1), []
 launch, finish = step, wait
 if not gpus:
@@ -314,7 +314,7 @@ ax.set_yticks(range(len(effects)), list(effects))
 ax.set(xscale="log", xlim=(min(1, *factors) / 3, 5 * max(1, *factors)))
 worst = max(effects, key=lambda name: abs(np.log(effects[name][0])))
 ax.set(title=f"The largest mistake on this machine: {worst}, × {digits(effects[worst][0])}")
-ax.set(xlabel="wrong result / right result: median")
+ax.set(xlabel="wrong result / right result: median of n")
 ax.xaxis.set_major_formatter("{x:,g}")
 bars = [plt.Rectangle((0, 0), 1, 1, color=colour) for colour in colours.values()]
 fig.legend(bars, list(colours), loc="outside lower center", ncols=3)
@@ -364,7 +364,7 @@ print("real over synthetic images:", workshop.ratio(np.divide(rates[real_step], 
 photos = None  # ends the readers
 
 # %% [markdown]
-# If the range is below 1, loading costs the difference. On a CPU, the readers also take cores from training.
+# If the range is below 1, loading costs the difference; on a CPU, readers also take cores. (The tool's own step can be faster.)
 #
 # The tool avoids all mistakes but 4: it discards epochs, waits, takes harmonic means and never times a restart; for a failed run, it writes `null` with the reason and exits with 1.
 #
@@ -440,7 +440,7 @@ fastest = max(rungs, key=lambda rung: rungs[rung]["images_per_s"])
 said = f"{mfu:.0%}" if mfu else "nothing"
 print(f"MFU of {fastest}: you predicted {said}; measured {shares[fastest]:.1%}.")
 if "6_compiled" not in rungs:
-    print("Rung 6 was not raced, nor recorded. The nearest records, steps without input:")
+    print("Rung 6 was not raced or recorded. The nearest records, steps without input:")
     for item in (session.results["h100.float16.ips"], session.results["h100.compiled.ips"]):
         print(f"{item.value:,} {item.what}\n  ({item.provenance})")
 
@@ -677,7 +677,7 @@ os.environ |= {"GPU": f"--compute-ips {ips} --batch {gpu_batch}",
 # rn50 scale --gpus 1,8,16,64,512 --dtype float16 --gradient-bytes 2 $GPU $LINKS
 
 # %% [markdown]
-# Images per second matter only if the network learns. Weak scaling makes the global batch larger: how much accuracy does a batch of 65,536 lose, with a linearly scaled learning rate and five epochs of warm-up? Goyal et al. ran each batch size five times. The table compares 16 GPUs with 8, for two networks between the hosts and two causes of the loss.
+# Images per second matter only if the network learns. Weak scaling makes the global batch larger: how much accuracy does a batch of 65,536 lose, with a linearly scaled learning rate and five epochs of warm-up? Goyal et al. ran each batch size five times. The table after the figure compares 16 GPUs with 8, for two networks and two causes of the loss.
 
 # %%
 goyal = {int(key.split(".")[2]): (100 - item.value, item.spread)
@@ -730,7 +730,7 @@ print(f"Without a new GPU: rung 5 is {tuned / amp:.2f} times as fast as rung 4 (
 # %% [markdown]
 # Up to about 8,192 images, the plain recipe loses almost nothing. Beyond that, use strong scaling or change the recipe, as the FFCV run does even on 8 GPUs (32 epochs, smaller images at first).
 #
-# Both are fitted to V100s (one DGX-1); for A100s, *stragglers* was up to 7% too slow. If the causes agree, you can decide. For fast GPUs with one slow adapter per host, they do not. Then measure first: rent two such hosts for an hour, and start `bench.py` on both (`torchrun --nnodes 2 …`).
+# Both models are fitted to V100s (one DGX-1); for A100s, *stragglers* was up to 7% too slow. If the causes agree, you can decide. For fast GPUs with one slow adapter per host, they do not. Then measure first: rent two such hosts for an hour, and start `bench.py` on both (`torchrun --nnodes 2 …`).
 #
 # ## Which changes matter on your device
 #
@@ -749,7 +749,7 @@ workshop.table(rows, ["change", "speed, with over without", "verdict"], hardware
 decision = ""  # your sentence
 gained = [rung for rung, gain in gains.items() if gain.clear and gain.median > 1]
 best_rung = max(gained, key=lambda rung: gains[rung].median, default="none of the rungs")
-again = ", ".join(name for name, gain in verdicts.items() if not gain.clear) or "nothing"
+again = "; ".join(name for name, gain in verdicts.items() if not gain.clear) or "nothing"
 print("Yours:", decision or "not written yet")
 print(f"To compare: change first {best_rung}; measure again {again}.")
 for links in networks:
@@ -762,7 +762,10 @@ session.note(
     "equal_batch", float(np.median(equal)), "times", f"{str(half)[6:]} over float32, equal batch"
 )
 session.note("real_ips", real, "img/s", f"Total IPS, real images, batch {big}")
-session.note("weak_scaling", speed["weak", "exchange"], "times", f"{workers} workers over one")
+session.note(
+    "weak_scaling", speed["weak", "exchange"], "times",
+    f"{workers} workers over one{' on its share of the cores' * (not gpus)}",
+)  # fmt: skip
 for model in ("α-β", "barrier + α-β"):
     error = 100 * (speed["weak", model] / speed["weak", "exchange"] - 1)
     what = f"error of {model}, weak scaling{'' if fits else ': no verdict'}"
