@@ -33,7 +33,7 @@ small |= {"warm_up": 1, "steps": 4}
 side, most = (session.image_size, batch) if gpus != 1 else (session.small_size, session.small_batch)
 if gpus == 1:
     print("One GPU: this notebook's rung runs on it with one worker, so expect no speed-up.")
-    print("What needs several workers runs on the CPU, with Gloo and small images.")
+    print("Multi-worker parts run on the CPU, with Gloo and small images.")
 os.chdir(session.folder)  # everything below is written here
 os.environ |= {  # for the cells that begin with %%bash
     "DATA": str(session.data_root),
@@ -79,13 +79,13 @@ for name, norm in {
     print(f"{name}: relative difference of full-batch and averaged gradients: {gap:.1g}")
 
 # %% [markdown]
-# Without batch norm, the two differ only by rounding. Batch norm makes a difference because each worker uses the mean and variance of its own images. Sharing them (`SyncBatchNorm`) costs two more exchanges per layer and step.
+# Without batch norm, the two differ only by rounding. Batch norm makes a difference because each worker uses the mean and variance of its own images. Sharing them (`SyncBatchNorm`) adds two exchanges per such layer and step.
 #
 # The workers need one average per step. The batch determines how much a worker *computes*, the model how much it *exchanges*: 25.6 million `float32` gradients (1,000 classes), 102 MB, whether the batch has 16 images or 256.
 #
 # ## The ring
 #
-# If all workers sent their gradients to worker 0, its link would become the bottleneck. An **all-reduce** gives every worker the sum. In a ring all-reduce, all links are equally busy: every worker cuts its gradients into as many chunks as there are workers, and sends only to its neighbour. In the *reduce-scatter*, the chunks travel around the ring and are added up; in the *all-gather*, the finished sums travel around once more. Follow chunk 0 with the step slider. Compare the final megabytes sent with 4 and 8 workers.
+# If all workers sent their gradients to worker 0, its link would become the bottleneck. An **all-reduce** gives every worker the sum. In a ring all-reduce, all links are equally busy: every worker cuts its gradients into as many chunks as there are workers, and sends only to its neighbour. In the *reduce-scatter*, the chunks travel around the ring and are added up; in the *all-gather*, the finished sums travel around once more. Follow chunk 0 with the step slider. Compare each worker's final megabytes for 4 and 8.
 
 # %%
 from workshop.lessons import nb03
@@ -95,7 +95,7 @@ nb03.explore_ring()
 # %% [markdown]
 # Each worker sends `2 (n − 1) / n` times the gradients' size, always less than twice. Patarasuk and Yuan (2009) showed that no algorithm can send less, unless the network does the adding (NVIDIA's SHARP). Horovod made the ring popular ([Sergeev and Del Balso, 2018](https://arxiv.org/abs/1802.05799)).
 #
-# **Your turn: write the ring** in 15 lines. In step `s`, worker `r` (its **rank**) sends chunk `(r − s) % n` to the next rank and receives chunk `(r − s − 1) % n` from the one before, for `2 (n − 1)` steps. `dist.isend(tensor, rank)` and `dist.irecv(tensor, rank)`, which overwrites its tensor, return at once; `wait()` on the results before you touch the tensor. The chunks of `gradients.tensor_split(n)` are views: change them in place.
+# **Your turn: write the ring** in 15 lines. In step `s`, **rank** `r` (worker `r`) sends chunk `(r − s) % n` to the next rank and receives chunk `(r − s − 1) % n` from the one before, for `2 (n − 1)` steps. `dist.isend(tensor, rank)` and `dist.irecv(tensor, rank)`, which overwrites its tensor, return at once; call `wait()` on both before you touch a tensor. The chunks of `gradients.tensor_split(n)` are views: change them in place.
 
 # %%
 import torch  # other processes run this cell: import here what it uses
@@ -198,7 +198,7 @@ workshop.try_script(
 )  # fmt: skip
 
 # %% [markdown]
-# In the figure, NVIDIA's eight V100s train 10,263 images/s, 89% of 8 × 1,443: their **efficiency**.
+# In the figure above, eight V100s train 10,263 images/s, 89% of 8 × 1,443: their **efficiency**.
 #
 # ### Leave out each change
 #
@@ -274,7 +274,7 @@ dist.destroy_process_group()
 #
 # A message takes a fixed **latency** α plus its bytes over the **bandwidth** β. DDP sends gradients in **buckets** of about 25 MB (the first is smaller, to start early), each as soon as its last gradient is ready. Horovod has a **fusion buffer** (`HOROVOD_FUSION_THRESHOLD`). Both begin *during* the backward pass; what the pass does not hide is exposed.
 #
-# `overlap.py` times all-reduces of 4 KB to 64 MB: those of Gloo (PyTorch's library for CPUs), yours and, if each worker has its own GPU, NCCL's (untested on several). Then it times backward passes with and without the exchange, in turns, with two batches. A *communication hook*, which DDP calls for each full bucket, records the time.
+# `overlap.py` times all-reduces of 4 KB to 64 MB: those of Gloo (PyTorch's library for CPUs), yours and, if each worker has its own GPU, NCCL's (untested). Then it times backward passes with and without exchange, in turns, at two batch sizes. A *communication hook*, which DDP calls for each full bucket, records the time.
 
 # %%
 # %%writefile overlap.py
@@ -401,7 +401,7 @@ dist.destroy_process_group()
 #
 # α is the shortest time of messages up to 64 KB. β is fitted from 1 MB on, by least squares of the *relative* errors; otherwise, the largest messages would dominate. β counts gradient bytes; each link carries 2(n − 1)/n times as many.
 #
-# **Predict:** 16,384 × 4 KB is 64 MB. What is the time ratio?
+# **Predict** the ratio of the times: 64 MB is 16,384 × 4 KB.
 
 # %%
 import matplotlib.pyplot as plt
@@ -494,7 +494,7 @@ workshop.trace("ddp.json")  # of the larger batch
 session.note("exposed_ms", exchanging[1:3].sum(), "ms", f"exposed exchange of a pass, with {way}")
 
 # %% [markdown]
-# The last layers' gradients leave first. A larger batch makes the pass longer, not the messages: once only the last one is exposed, it hides no more. Your model predicts that one. The other rows measure what it leaves out: faster ranks wait for the slowest, and exchange and computation share hardware (the cores with Gloo, a few multiprocessors with NCCL).
+# The last layers' gradients leave first. A larger batch lengthens the pass, not the messages: if only the last is exposed, that helps no more. Your model predicts that one. The other rows measure what it leaves out: faster ranks wait for the slowest, and exchange and computation share hardware (the cores with Gloo, a few multiprocessors with NCCL).
 #
 # ### Eight GPUs
 #
@@ -531,7 +531,7 @@ print(f"All messages on their NVLink: {nvlink:.1f} ms, hidden or not.")
 #
 # ## A larger batch
 #
-# Eight workers with 16 images each take steps of 128 images, so an epoch has an eighth of the steps. The learning rate depends on the global batch, not on the number of workers, so *one* worker with 128 images shows the same effect, batch norm aside. **Predict** how four `tiny` runs will end:
+# Eight workers with 16 images each take steps of 128 images, so an epoch has an eighth of the steps. Only the global batch matters, not the number of workers, so *one* worker with 128 images shows the same effect, batch norm aside. **Predict** how four `tiny` runs will end:
 
 # %% language="bash" magic_args="-e"
 # run() {  # name, then flags; --lr is for a batch of 256: 1.6 is 0.1 at 16
@@ -569,7 +569,7 @@ workshop.figure(fig, alt=f"Training loss of runs with larger batches; at the end
 session.expect({f"horovod.large_batch.{name}": ends.get(name) for name in titles})
 
 # %% [markdown]
-# Over ten recorded seeds, the unscaled run ends at about the loss of guessing, 2.48, and the scaled one without warm-up below it, with a larger spread. With warm-up, the loss may first rise, but it ends closest to the small batch's, in an eighth of the steps. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) reached almost the same ImageNet accuracy with ResNet-50 at a batch of 8,192 (23.74% error) as at 256 (23.60%).
+# Over ten recorded seeds, neither the unscaled run nor the scaled one without warm-up ends reliably below the loss of guessing, 2.48. With warm-up, the loss may first rise, but it ends closest to the small batch's, in an eighth of the steps. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) reached almost the same ImageNet accuracy with ResNet-50 at a batch of 8,192 (23.74% error) as at 256 (23.60%).
 #
 # ## Several hosts
 #

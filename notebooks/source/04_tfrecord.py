@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 04 · TFRecord
 #
-# After this notebook, you can measure whether the input limits a training run, write and read TFRecord shards byte by byte, and build an input pipeline stage by stage, in PyTorch and in tf.data, for one rank or for many.
+# After this notebook, you can measure whether the input limits a training run, write and read TFRecord shards byte by byte, and build an input pipeline in PyTorch or, stage by stage and for many ranks, in tf.data.
 #
-# **Time:** 60 minutes · **Needs:** notebook 03, and TensorFlow for tf.data · **On a CPU:** about 2 minutes to run
+# **Time:** 60 minutes · **Needs:** notebook 03, and TensorFlow for tf.data · **On a CPU:** about 1 minute to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -173,7 +173,7 @@ shutil.rmtree(folder, ignore_errors=True)  # left by an earlier run
 (folder / "index").mkdir(parents=True)
 classes = sorted({path.parent.name for path in paths})
 shuffled = random.sample(paths, len(paths))
-count = -(-session.machine.cores // 8) * 8  # a shard for each core, equally many for 8 ranks
+count = -(-session.machine.cores // 8) * 8  # one or more per core; a multiple of 8 ranks
 for number in range(count):
     name = f"train-{number:05}-of-{count:05}"
     with open(folder / name, "wb") as file, open(folder / f"index/{name}.idx", "w") as index:
@@ -227,11 +227,11 @@ if TF:
 # %% [markdown]
 # Both notice: the checksum catches any single flipped bit. It cannot catch a misunderstanding of the content: in the talk's schema the labels are floating-point numbers that start at 0. A program that expects the wrong first label is off by one for every image, often without an error.
 #
-# **TFRecord today.** It remains TensorFlow's format, and DALI reads it. PyTorch users more often store shards as tar files ([WebDataset](https://github.com/webdataset/webdataset)), as MDS ([MosaicML Streaming](https://github.com/mosaicml/streaming)) or as Parquet. All share two ideas: few large files, shuffled when they are written.
+# **TFRecord today.** It remains TensorFlow's format, and DALI reads it. PyTorch users more often store shards as tar files ([WebDataset](https://github.com/webdataset/webdataset)), as MDS ([MosaicML Streaming](https://github.com/mosaicml/streaming)) or as Parquet. All store many images in a few large files; shuffle before you write.
 #
 # ## Worker processes in PyTorch
 #
-# PyTorch's own way is an `IterableDataset` in several worker processes. Each worker reads some of the shards with your `read`, and decodes with Pillow. A worker without a shard has no work, so you wrote one for each core. `get_worker_info` identifies the worker; without it, every worker would read every shard.
+# PyTorch's own way is an `IterableDataset` in several worker processes. Each worker reads some of the shards with your `read`, and decodes with Pillow. A worker without a shard has no work, so every core has at least one. `get_worker_info` identifies the worker; without it, every worker would read every shard.
 
 # %%
 from rn50lib.data.tfrecord import parse_example
@@ -260,7 +260,7 @@ loader = torch.utils.data.DataLoader(Shards(), batch_size, num_workers=workers, 
 images, labels = next(iter(loader))
 print(tuple(images.shape), images.dtype, labels[:8].tolist())
 stages = {"Python loop": python_loop(), "PyTorch workers": iter(loader)}
-ahead = {"PyTorch workers": 2 * workers}  # batches it prepares ahead: taken before the clock starts
+ahead = {"PyTorch workers": 2 * workers}  # batches prepared ahead: taken before the clock starts
 predicted = {}
 net = ResNet(resnet.resnet(50)).to("cuda", memory_format=torch.channels_last) if gpu else None
 
@@ -313,7 +313,7 @@ measure("PyTorch workers")  # your prediction as the second argument
 # You describe the work once; tf.data then runs it in its own threads, without Python. Add one stage at a time, and predict each speed-up over the stage before. (Without TensorFlow, these cells do nothing.)
 
 # %% [markdown]
-# **Read, parse, decode, batch.** A record is a string until `parse_single_example` parses it. All of this happens in one thread, alternating with the device. (By default, tf.data parallelises some maps, fuses `map` and `batch`, and prefetches; the options disable all three, so that you can add the overlap yourself.) Is it faster than Python? It stores, decodes and resizes differently (in float32; Pillow resizes in integers), so the cell also times each part.
+# **Read, parse, decode, batch.** A record is a string until `parse_single_example` parses it. All of this happens in one thread, alternating with the device. (By default, tf.data parallelises some maps, fuses `map` and `batch`, and prefetches; the options disable all three, so that you can add the overlap yourself.) Is it faster than Python? It reads, decodes and resizes differently (in float32; Pillow resizes in integers), so the cell also times each part.
 
 # %%
 if TF:
@@ -390,7 +390,7 @@ if TF:
     measure("+ parallel map", before="+ interleave, shuffle")
 
 # %% [markdown]
-# **Decode only the crop.** The JPEG's header gives the image's size, enough to choose the random box. TensorFlow and Pillow both call libjpeg-turbo, which reads a JPEG in two steps: Huffman decoding, in order from the first byte; then, for each block, the inverse DCT and the conversion to RGB. Outside the box, the second step is skipped; below it, the first, too. The average crop covers a third of the image. **Predict:** what share of the image's time does its bottom quarter take?
+# **Decode only the crop.** The JPEG's header gives the image's size, enough to choose the random box. TensorFlow and Pillow both call libjpeg-turbo, which reads a JPEG in two steps: Huffman decoding, in order from the first byte; then, for each block, the inverse DCT and the conversion to RGB. Outside the box, it skips the second step; below it, the first, too. The average crop covers a third of the image. **Predict:** what share of the image's time does its bottom quarter take?
 
 # %%
 if TF:
@@ -412,7 +412,7 @@ if TF:
         ms[name] = 1000 * (time.perf_counter() - begin) / len(contents)
     print("ms to decode:", ", ".join(f"{name} {value:.1f}" for name, value in ms.items()))
     print(f"The bottom quarter takes {ms['bottom quarter'] / ms['image']:.0%} of the image's time.")
-    # the bottom quarter takes all Huffman codes, the top quarter a quarter of them; the rest is equal
+    # the bottom quarter needs all Huffman codes, the top one a quarter of them; the rest is equal
     huffman = (ms["bottom quarter"] - ms["top quarter"]) / 0.75
     print(f"So Huffman decoding of the image takes about {huffman:.1f} ms.")
     crops = records.map(decode_crop, num_parallel_calls=cores)
@@ -512,7 +512,7 @@ if TF:
 # - **No shard** is the talk's recipe 2: every rank reads the whole file.
 # - **Shuffle, shard** looks right. But each rank shuffles with a different seed, so the eighths overlap and miss a third of the images.
 # - **One seed** fixes that, but each rank reads everything and drops seven of eight records.
-# - **Shard, shuffle** is right and cheap. Shard the *file names*, equally many per rank, before anything is read. If shards differ in size, `.take(steps)` gives all ranks equally many batches. Each rank then sees the same eighth in every epoch, unless you reshuffle the files with a common seed per epoch.
+# - **Shard, shuffle** is right and cheap. Shard the *file names* evenly, before anything is read. If shards differ in size, `.take(steps)` gives all ranks the same number of steps. Each rank then sees the same eighth in every epoch, unless you reshuffle the files with a common seed per epoch.
 #
 # **Your turn.** Put the stages together, for one rank of many: which order do `shard`, `interleave`, `shuffle`, `map`, `batch` and `prefetch` need? `decode_crop` above returns an image and its label. The check runs your function on small shards whose labels number the images.
 
@@ -560,7 +560,7 @@ if TF:
 #
 # ## Two bugs that stay silent
 #
-# A fast pipeline can still feed wrong images. Once the errors that stop it are fixed, the talk's recipe 2 runs to its end, and its loss falls. ([docs/talk.md](../docs/talk.md) shows how to run it, and lists the rest of its mistakes.) One mistake is above: no shard. Here are two more.
+# A fast pipeline can still feed wrong images. Once you fix the errors that stop the talk's recipe 2, it runs to the end, and its loss falls. ([docs/talk.md](../docs/talk.md) shows how to run it, and lists the rest of its mistakes.) One mistake is above: no shard. Here are two more.
 #
 # **A random rotation.** The script draws its angle with NumPy, in the function that builds the graph. The next cell draws angles in a tf.data `map`, with NumPy and with TensorFlow. **Predict** what each row shows.
 
@@ -592,7 +592,7 @@ if {"yield", "deer"} <= set(classes):
     workshop.figure(fig, alt="A yield sign, the same flipped top to bottom, and a warning sign")
 
 # %% [markdown]
-# The flipped sign has the outline of a warning sign. So leave this flip out for signs. (Left to right is no safer in general: think of *turn left*.)
+# The flipped sign has the outline of a warning sign. So leave this flip out for signs. (A left-right flip can change labels, too: *turn left*.)
 #
 # ## Train from your shards in TensorFlow
 #

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 05 · DALI
 #
-# After this notebook, you can measure whether a training run is waiting for its input, write a DALI pipeline operator by operator, compare loaders fairly, and put DALI into your own training script. Without a GPU, DALI decodes on your cores: each section measures that. Some show recorded H100 results.
+# After this notebook, you can measure whether a training run is waiting for its input, write a DALI pipeline operator by operator, compare loaders fairly, and put DALI into your own training script. Without a GPU, DALI decodes on your cores; some sections also show recorded H100 results.
 #
-# **Time:** 60 minutes · **Needs:** DALI, and your script and shards from notebooks 03 and 04 · **On a CPU:** about 3 minutes to run
+# **Time:** 60 minutes · **Needs:** DALI, and your script and shards from notebooks 03 and 04 · **On a CPU:** about 2 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -60,9 +60,9 @@ os.environ |= {
 # %% [markdown]
 # ## Where is the time going?
 #
-# People install DALI because training is slow, and sometimes training [stays slow](https://github.com/NVIDIA/DALI/issues/1639) because input was never the bottleneck. Measure that first. **Cache one batch** and run the same loop with it again and again. This is a perfect loader: no real loader can beat it. Its speed divided by the real loop's is your **headroom**.
+# People install DALI because training is slow, and sometimes training [stays slow](https://github.com/NVIDIA/DALI/issues/1639) because input was never the bottleneck. Measure that first. **Cache one batch** and run the same loop with it again and again. No real loader can beat this perfect one. Its speed divided by the real loop's is your **headroom**.
 #
-# `rn50 workshop try --headroom` times your own `train.py` in three modes that take turns: as it is, with a perfect loader, and with a perfect, instant step. **Predict** your headroom: the second speed over the first.
+# `rn50 workshop try --headroom` times your own `train.py` in three modes that take turns: as it is, with a perfect loader, and with a perfect, instant step. **Predict** your headroom.
 
 # %%
 script = shutil.copy(workshop.ladder.script("2"), "train.py")
@@ -84,7 +84,7 @@ session.expect(dict.fromkeys(["ladder.h100.1_single.ips", "ladder.h100.3_dali.ip
 # %% [markdown]
 # If the headroom is close to 1, leave the loader alone; if it is large, [docs/troubleshooting.md](../docs/troubleshooting.md#the-gpu-waits-for-data-or-dali-is-not-faster) shows how to find the slow part. On a CPU, arithmetic usually dominates. If there is clear headroom, but no `waiting`, loader and step compete for the cores. The faster your device, the more likely it waits for its input.
 #
-# The H100 in the table is such a case. Both scripts compute the same step on the same JPEG files: 1,080 images/s with Pillow in 12 worker processes, 1,735 with DALI. So rung 1 had a headroom of at least 1.6: it waited over a third of its time.
+# The H100 in the table is such a case. Both scripts compute the same step on the same JPEG files: 1,080 images/s with Pillow in 12 untuned workers, 1,735 with DALI. So rung 1 had a headroom of at least 1.6: it waited over a third of its time.
 #
 # ## The cheap fixes first
 #
@@ -203,7 +203,7 @@ session.note("headroom", headroom, "times", "the device's speed over that of the
 #
 # **DALI** is NVIDIA's library for everything between the files and the batch. A pipeline is defined by a Python function that calls *operators*; DALI's own threads run these in C++. Each operator's `device` decides where it runs: `cpu`, `mixed` or `gpu`. (Without a GPU, this course uses 1.34, PyPI's last wheel of `nvidia-dali-cuda110`; with one, 2.4.)
 #
-# Build the pipeline in four stages. The first only reads your shards and index. Calling the function connects operators' outputs (*nodes*) into a graph, `build` creates it, and `run` returns a batch.
+# Build the pipeline in four stages. The first only reads your shards and index. Calling the function describes a graph of operators' outputs (*nodes*), `build` creates it, and `run` returns a batch.
 
 # %%
 if DALI:
@@ -405,7 +405,7 @@ if DALI:
     session.expect(dict.fromkeys(["input.h100.synthetic", "input.h100.tfrecord"]))
 
 # %% [markdown]
-# Without prefetching, the times of decoding and training add up. With it, a ratio clearly below 1 means that the two compete; a simulated device sleeps, so it takes no cores.
+# Without prefetching, the times of decoding and training add up. With it, a ratio clearly below 1 means that the two compete (not on a simulated device, which only sleeps).
 #
 # **On a GPU**, your script should decode like the row that is fastest *with training*. It need not be the fastest alone: in [NVIDIA's test](https://github.com/NVIDIA/DALI/pull/6366), sending 90% instead of 65% to the engine slowed decoding (15.6 to 17.7 ms), but sped up training by 1.8%. DALI's default has been both, so pass it. To see what is busy, rerun the cell with `nvidia-smi dmon -s u` in a terminal: `sm` is the compute units, `jpg` the engine.
 #
@@ -444,12 +444,11 @@ if DALI:
 
 # %%
 rates = {name: [] for name in loaders}
-for _ in range(rounds):
+for turn in range(rounds + 1):  # the first one warms up
     for name, batches in loaders.items():
         time.sleep(0.02 * batch)  # until the others have filled their queues
-        rates[name].append(
-            images_per_second(batches, lambda *batch: None, session.batches, 2 * cores + 4)
-        )
+        rate = images_per_second(batches, lambda *batch: None, session.batches, 2 * cores + 4)
+        rates[name] += [rate] if turn else []
 title, last = f"Loaders on {cores} cores, {size} px", list(rates)[-1]
 if DALI:
     over = {name: np.divide(rates["DALI"], rates[name]) for name in data_sets}
@@ -471,7 +470,7 @@ medians = ", ".join(f"{name} {np.median(values):.0f}" for name, values in rates.
 workshop.figure(fig, alt=f"Images per second by loader: {medians}. The device needs {target:.0f}.")
 if DALI:
     yours = {name: float(np.median(ratios)) for name, ratios in over.items()}
-    if device.type == "cuda":  # the recorded machine has none
+    if fastest != "CPU, only the crop":  # the recorded way
         yours = {}
     recorded = {name: f"dali.over_{name.split()[-1].lower()}" for name in over}
     session.expect({key: yours.get(name) for name, key in recorded.items()})
@@ -533,7 +532,7 @@ yours = {"dali.differs": differ.get("DALI"), "dali.aliased": differ.get("antiali
 session.expect(yours | {"dali.fast_costs": None})
 
 # %% [markdown]
-# Pillow and DALI agree up to rounding as long as both **antialias**, that is, average all source pixels that map to one output pixel. Without it, each new pixel mixes four neighbours and ignores the rest. `tf.image.resize` and OpenCV [do not antialias](https://arxiv.org/abs/2104.11222) unless you ask. Squashing is easily missed, too: `size=(64, 64)` alone ignores the **aspect ratio**. Both can save time. In a recorded run, a small network lost 4 points of accuracy when it was validated without antialiasing (last row of the table above).
+# Pillow and DALI agree up to rounding as long as both **antialias**, that is, average all source pixels that map to one output pixel. Without it, each new pixel mixes four neighbours and ignores the rest. `tf.image.resize` and OpenCV [do not antialias](https://arxiv.org/abs/2104.11222) unless you ask. `size=(64, 64)` alone ignores the **aspect ratio** and squashes the image. Either mistake can save time. In a recorded run, a small network lost 4 points of accuracy when it was validated without antialiasing (last row of the table above).
 #
 # ## Your turn: one more rung
 #
@@ -557,7 +556,7 @@ if DALI:
 # %% [markdown]
 # These parts rotate: in the next epoch each rank reads the *other* half, unless you set `stick_to_shard`. By default nothing is shuffled, and an incomplete last batch is filled with images from the next epoch.
 #
-# Folders of images can be split file by file. In a record file, DALI needs an **index** with the offset of each record to find where rank 1 begins. If one is missing, the pipeline does not start; `python -m data_prep.tfrecord --index FOLDER` rebuilds it.
+# Folders of images can be split file by file. In a record file, DALI needs an **index** with the offset of each record to find where rank 1 begins. Without it, the pipeline does not start; `python -m data_prep.tfrecord --index FOLDER` rebuilds it.
 #
 # Now write the two functions that turn your `runs/train.py` into a script that reads your shards with DALI. Keep your script's crop, a square of 70 to 100% of the shorter side, so that both rungs do nearly the same work: `random_area=[0.37, 0.75]` (for 4:3 images), `random_aspect_ratio=[1, 1]`, no mirror. Until then, the notebook uses finished versions.
 
@@ -628,7 +627,7 @@ else:
     print(tried)
 
 # %% [markdown]
-# **Predict** DALI's speed-up over rung 2: replace the number, then run the cell. The headroom of rung 2 is its step time divided by the step time without the input part. Meanwhile, watch `htop`: what is busy?
+# **Predict** DALI's speed-up over rung 2: replace the number, then run the cell. The last number of each line counts waiting alone; a loader also takes cores. Meanwhile, watch `htop`: what is busy?
 
 # %%
 guess = 1.0  # your number
@@ -642,18 +641,18 @@ for rung, report in found.items():
     rest = report["compute_ms"] + report.get("communication_ms", 0)
     print(f"{rung}: {report['images_per_s']:.1f} images/s; per step, input", end=" ")
     print(f"{report['input_ms']:.1f} ms, compute and communication {rest:.1f} ms;", end=" ")
-    print(f"headroom {1 + report['input_ms'] / rest:.2f} times")
+    print(f"without waiting {1 + report['input_ms'] / rest:.2f} times as fast")
 if "3_dali" in found and found["3_dali"]["paired"]:
     ratios = np.divide(found["3_dali"]["turns"], found["2"]["turns"])
     print(f"DALI over rung 2: you predicted {guess:g}; measured: {workshop.ratio(ratios)}")
 workshop.ladder.figure("3_dali")
 
 # %% [markdown]
-# On a CPU, expect a headroom near 1, so DALI gains almost nothing; both loaders take cores from the computation. On the recorded H100, bound by its input, DALI was 1.6 times as fast as rung 1.
+# On a CPU, expect little waiting, so DALI gains almost nothing; both loaders take cores from the computation. On the recorded H100, bound by its input, DALI was 1.6 times as fast as rung 1.
 #
 # ## Key takeaways
 #
-# - Measure the headroom before you change a loader. No loader gains more; a larger speed-up has another cause.
+# - Measure the headroom, with a cached batch, before you change a loader. No loader gains more; a larger speed-up has another cause.
 # - Headroom near 1: change nothing. Idle cores: configure workers, persistent workers, pinned memory. Busy cores: a faster decoder, or DALI on a GPU.
 # - A pipeline is built once and run by threads without Python. Draw random numbers inside it.
 # - Let loaders take turns when you compare them, on the same images and with the same resizing.

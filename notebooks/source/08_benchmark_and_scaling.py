@@ -117,7 +117,7 @@ measure = nb08_checks.check_clock(measure, "clock.py")
 #
 # ### 1. No warm-up, and a clock that does not wait
 #
-# The first steps allocate memory and choose kernels. On a GPU, `step` returns as soon as its work is queued. (On a CPU, a thread with a queue imitates a GPU.) But waiting after *every* step delays the next launch: on a GPU, a third line shows by how much. (There is one start, so *n* = 1.)
+# The first steps allocate memory and choose kernels. On a GPU, `step` returns as soon as its work is queued. (On a CPU, a thread with a queue imitates a GPU.) But waiting after *every* step delays the next launch: on a GPU, a third line shows by how much. (One start: *n* = 1.)
 
 # %%
 from concurrent.futures import ThreadPoolExecutor
@@ -432,7 +432,7 @@ for rung, found in rungs.items():
     rows.append([*row, *[None] * (7 - len(row))])
     before = rates
 columns = ["rung", "img/s", "MFU", "input, ms", "compute, ms", "communication, ms", "× row above"]
-title = f"{pixels} px, batch {rung_batch}, {session.rung_turns} turns: median and range"
+title = f"{pixels} px, batch {rung_batch}, median and range, turns: {session.rung_turns}"
 workshop.table(rows, columns, title)
 print(f"5_tuned over 4_amp: you predicted {guess or 'nothing'};", end=" ")
 print(f"measured {gains.get('5_tuned', 'nothing')}.")
@@ -669,7 +669,7 @@ print(f"Even without any loss, each published GPU is {eight.value / 8 / h100.val
 print(
     "times as fast as the recorded one,\nso most of the difference is the step of one GPU.", end=" "
 )
-print("Its speed alone was not published,\nso this row does not test the loss.")
+print("Its speed alone was not published,\nso this comparison does not test the loss.")
 os.environ |= {"GPU": f"--compute-ips {ips} --batch {gpu_batch}",
                "LINKS": f"--network {network} --price {price}"}  # fmt: skip
 

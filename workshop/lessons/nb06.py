@@ -6,6 +6,7 @@ reading and writing at the memory's bandwidth (Williams et al. 2009, the rooflin
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass
 
 from rn50lib.resnet import Network
@@ -59,3 +60,15 @@ def count(net: Network, image_size: int, batch: int, dtype: str) -> list[tuple[s
         found.append((KIND[layer.kind], Work(flops, traffic)))
         before = layer.activations
     return found
+
+
+def keep_memory() -> None:
+    """Let this process keep the memory that it frees, so that large new arrays cost no page faults.
+
+    `rn50 run` does the same with GLIBC_TUNABLES, which a process reads only when it starts.
+    Without glibc, this does nothing.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(-4, 0)  # M_MMAP_MAX: large arrays come from the heap, too
+        mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD: its end is not returned

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from rn50lib import resnet
@@ -51,3 +54,25 @@ def test_roofline_of_a_v100_is_just_above_the_published_speed(dtype, peak, publi
     layers = nb06.count(resnet.resnet(50), 224, 96, dtype)
     limit = 96 / sum(max(w.flops / peak, w.bytes / 900e9) for _, w in layers)
     assert 0.7 * limit < published < limit
+
+
+KEEPS = """import resource, sys
+import numpy as np
+from workshop.lessons import nb06
+if sys.argv[1] == "keep":
+    nb06.keep_memory()
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    np.empty(2**24).fill(1)  # 128 MiB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+print(faults(), faults())"""
+
+
+def test_kept_memory_costs_no_page_faults():
+    counts = {}
+    for word in ("keep", "return"):
+        words = [sys.executable, "-c", KEEPS, word]
+        done = subprocess.run(words, check=True, text=True, capture_output=True, timeout=60)
+        counts[word] = [int(count) for count in done.stdout.split()]
+    assert counts["return"][1] > 60 and counts["keep"][0] > 60  # 64 with pages of 2 MiB
+    assert counts["keep"][1] < 10
