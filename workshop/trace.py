@@ -101,13 +101,13 @@ def trace(file: str | PathLike, show: bool = True, of: str = "step") -> dict[str
     output.table(
         [*rows, [f"the {of}", whole, 100.0]],
         ["kind", f"ms per {of}", "%"],
-        f"Time of the {where}, mean of {count} {of}s; the profiler adds some",
+        f"Time of the {where}, mean of {count} {of}{'s' * (count != 1)}; the profiler adds some",
     )
     lines = []
     exchange = total(painted([span for span in spans if span[2] == "exchange"])) / count
     if (hidden := exchange - ms["exchange"]) > 0.001 * exchange > 0:
         lines.append(
-            f"Exchange takes {short(exchange)} per step; {short(hidden)} of it is hidden behind"
+            f"Exchange takes {short(exchange)} per {of}; {short(hidden)} of it is hidden behind"
             " other work and not in the table."
         )
     if found.gpu and found.host:

@@ -87,7 +87,6 @@ def test_a_prediction_is_not_called_a_step(tmp_path: Path, capsys: Any) -> None:
         "Timeline of a prediction of",
         "ms per prediction",
         "the prediction ",
-        "1 predictions",
     ):
         assert said in printed
     assert "the step" not in printed
