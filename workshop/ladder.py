@@ -59,11 +59,13 @@ MISTAKES = (  # what a script has, what it lacks, and the remedy
     (r"(?s)(\bhorovod\b|\btorch(\.| import )distributed).*manual_seed\(\d+\)",
      r"manual_seed\(\D|worker_init_fn",
      "All ranks draw the same random numbers: pass the rank to torch.manual_seed."),
-    (r"(?s)(\w+) = (\w+\.)*(DistributedDataParallel|DDP)\(.*\b\1\.state_dict\(", r"\.module\b",
+    (r"(?s)(\w+) = (\w+\.)*(DistributedDataParallel|DDP)\(.*\b\1\.state_dict\(",
+     r"""\.module\b|["']module\.["']""",
      "DDP's names begin with `module.`: save the weights of model.module."),
     (r"(?s)(\bhorovod\b|\btorch(\.| import )distributed).*DataLoader\(", r"DistributedSampler\(",
      "Each rank draws from all images: give its DataLoader a DistributedSampler."),
-    (r"readers\.tfrecord\(", r"- *1\b|-= *1\b|\bsub_?\(1",
+    (r"readers\.tfrecord\(",
+     r"[\w)\]] *- *1\b|-= *1\b|\badd_?\(-1|\bsub(?:tract)?_?\((?:.*, *)?1\b",
      "Shards count classes from 1, the network from 0: subtract 1 from the labels."),
     (r"(?s)\A(?=.*autocast\()(?:(?!.*bfloat16)|(?=.*\bfloat16))", r"GradScaler\(",
      "Gradients in float16 can underflow: add a GradScaler. (bfloat16 needs none.)"),
@@ -153,7 +155,10 @@ def script(rung: str) -> Path:
     if yours == needed:
         print("\n".join([f"Using your script {own}", *_warnings(_text(own))]))
         return own
-    lacks, has = (", ".join(sorted(names)) for names in (needed - yours, yours - needed))
+    lacks, has = (
+        " and ".join(sorted(names, key=lambda name: (name in LIBRARIES.values(), name)))
+        for names in (needed - yours, yours - needed)
+    )
     if not yours & {"Horovod", "DDP"}:  # either would do
         lacks = re.sub(r"\b(Horovod|DDP)\b", "Horovod or DDP", lacks)
     why = f"does not use {lacks} yet" if lacks else f"already uses {has}"
@@ -367,10 +372,9 @@ def picture(file: Path, rung: str = "") -> dict[str, Any]:
     if climbed:
         counts = " or ".join(map(str, sorted(turns)))
         lines = f", median and range of {counts} turns" if turns else ""
-        most = max(record["rungs"][name]["images_per_s"] for name in climbed)
-        here.set(
-            title=f"This machine: medians up to {output.cell_text(most)} images/s{_sizes(record)}"
-        )
+        most = output.cell_text(max(record["rungs"][name]["images_per_s"] for name in climbed))
+        rates = f"medians up to {most} images/s" if climbed[1:] else f"{most} images/s (median)"
+        here.set(title=f"This machine: {rates}{_sizes(record)}")
         here.set(xlabel=f"images/s{lines}\ncolours: share of the step")
         here.set_yticks(range(len(climbed)), labels)
         here.set_ylim(len(climbed) - 0.5, -0.5)
@@ -414,8 +418,10 @@ def _label(script: str) -> str:
 
 
 def _sizes(record: Mapping[str, Any]) -> str:
-    """Return a line with the pixels and batches of all rungs; "" if an earlier version ran them."""
-    rungs = [rung for rung in record["rungs"].values() if "image_size" in rung]
+    """Return a line with the pixels and batches of all rungs; "" if an earlier version ran one."""
+    rungs = record["rungs"].values()
+    if not all("image_size" in rung for rung in rungs):
+        return ""
     sizes = sorted({f"{rung['image_size']} px, batch {rung['batch_size']}" for rung in rungs})
     each = " per worker" if any(rung["ranks"] > 1 for rung in rungs) else ""
     return f"\n{' or '.join(sizes)}{each}" if sizes else ""

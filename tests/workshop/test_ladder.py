@@ -85,11 +85,20 @@ def test_mistakes_that_cost_no_time_are_reported(monkeypatch) -> None:
     assert "add a GradScaler" in missing
     (labels,) = ladder._warnings(amp.replace('["image/class/label"] - 1', '["image/class/label"]'))
     assert "subtract 1 from the labels" in labels
+    subtracted, label = 'data["image/class/label"] - 1', 'data["image/class/label"]'
+    for right in (f"{label}.subtract(1)", f"torch.sub({label}, 1)", f"{label}.add(-1)"):
+        assert ladder._warnings(amp.replace(subtracted, right)) == []
+    for wrong in (f"{label}.squeeze(-1)", f"{label}.view(size=-1)"):
+        assert ladder._warnings(amp.replace(subtracted, wrong)) == [labels]
     (autocast,) = ladder._warnings(amp.replace("autocast(device.type", 'autocast("cuda"'))
     (seed,) = ladder._warnings(ddp.replace("manual_seed(dist.get_rank())", "manual_seed(0)"))
     assert seed.startswith("✗ All ranks draw the same random numbers")
     (names,) = ladder._warnings(ddp.replace("model.module.state_dict()", "model.state_dict()"))
     assert "save the weights of model.module" in names
+    state = "model.module.state_dict()"
+    for stripped in ('{k.removeprefix("module."): v for k, v in model.state_dict().items()}',
+                     "strip_prefix(model.state_dict(), 'module.')"):  # fmt: skip
+        assert ladder._warnings(ddp.replace(state, stripped)) == []
     alias = ddp.replace("import DistributedDataParallel", "import DistributedDataParallel as DDP")
     alias = alias.replace("DistributedDataParallel(model)", "DDP(model)")
     assert not ladder._warnings(alias)
@@ -150,6 +159,8 @@ def test_own_script_is_used_for_the_rung_that_it_is_written_for(
     assert ladder.script("1_single") == tmp_path / "train.py"
     assert ladder.script("2") == LADDER / "2_horovod.py"  # not edited yet
     assert "does not use Horovod or DDP yet" in capsys.readouterr().out
+    ladder.script("4_amp")
+    assert "does not use DALI and autocast and Horovod or DDP yet" in capsys.readouterr().out
     assert ladder.script("2_ddp") == LADDER / "2_ddp.py"
     for library, rung in itertools.product(ladder.LIBRARIES, list(ladder.RUNGS)[1:]):
         text = (LADDER / f"{rung}_{library}.py").read_text() + "# import horovod\nprint('mine')\n"
@@ -221,9 +232,9 @@ def test_figure_has_both_libraries_and_no_numbers_of_profile_ci(
     for name, rate in {"3_dali_ddp": 7.0, "2_ddp": 5.0, "2_horovod": 6.0, "1_single": 4.0}.items():
         record["rungs"][name] = {"images_per_s": rate, "input_ms": 1.0, "compute_ms": 9.0}
     record["rungs"]["2_ddp"]["turns"] = [4.0, 5.0, 7.0]
-    assert ladder._sizes(record) == ""  # of an earlier version
-    for name in ("1_single", "2_ddp"):
-        record["rungs"][name] |= {"image_size": 64, "batch_size": 16, "ranks": int(name[0])}
+    for name, rung in record["rungs"].items():
+        assert ladder._sizes(record) == ""  # of an earlier version, or one of its rungs is
+        rung |= {"image_size": 64, "batch_size": 16, "ranks": int(name[0])}
     assert ladder._sizes(record) == "\n64 px, batch 16 per worker"
     (tmp_path / "ladder.json").write_text(json.dumps(record))
     text = ladder.picture(tmp_path / "ladder.json")["text/html"]
@@ -233,6 +244,12 @@ def test_figure_has_both_libraries_and_no_numbers_of_profile_ci(
     assert "The ladder in images/s. H100, one device: 1,080; H100, DALI: 1,735 (" in text
     assert ladder._before("3_dali_ddp", record["rungs"]) == "2_ddp"
     assert ladder._before("4_amp_horovod", record["rungs"]) == "3_dali_ddp"
+    monkeypatch.setattr(ladder.output, "figure_bundle", lambda fig, alt: fig.axes[0].get_title())
+    assert ladder.picture(tmp_path / "ladder.json").startswith("This machine: medians up to 7 im")
+    record["rungs"] = {"1_single": record["rungs"]["1_single"]}
+    (tmp_path / "ladder.json").write_text(json.dumps(record))
+    title = "This machine: 4 images/s (median)\n64 px, batch 16"
+    assert ladder.picture(tmp_path / "ladder.json") == title
 
 
 def test_shards_are_yours_or_written_once(
