@@ -257,7 +257,7 @@ for workers in counts:
     print(f"{workers} workers load {(loaded := input_rate(workers)):6.0f} images/s")
 own = 1000 * session.rung_batch / compute_ms
 here = f"your script ({session.image_size} px) computes"
-for what, wanted in {here: own, "a V100 in FP32 trains": v100}.items():
+for what, wanted in {here: own, "a V100 in FP32 (224 px) trains": v100}.items():
     print(
         f"{what} {wanted:.0f} images/s: work for {wanted * workers / loaded:.1f} of these workers"
     )

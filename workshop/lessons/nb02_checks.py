@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import builtins
 import random
 import re
 import tempfile
@@ -32,6 +31,7 @@ STEP_LR = 0.1
 STEP_PARTS = ("forward", "backward", "update")  # blocks of train.py
 MODES = re.compile(r"\.(zero_grad|eval|train)\(")  # calls that may be outside of those blocks
 GIVEN = {"model", "optimizer", "images", "labels", "device"}  # to the step of the test
+LOSS = re.compile(r"[\w.]*Loss\(\)(\.to\(device\))?")  # made in `main`, the same in every step
 INDENT = "Indent `def __getitem__` by 4 spaces, its lines by 8, and those of your step by 16."
 UNSCALED = {  # wrong ranges, and what BLUE becomes
     "0 to 255": BLUE, "0 to 510": 2 * BLUE, "0 to 1": BLUE / 255, "0 to 2": BLUE / 127.5,
@@ -309,7 +309,10 @@ def judge_script(script: Path) -> tuple[bool, str]:
     except SyntaxError as error:
         wrong(f"Line {error.lineno}: {error.msg}.", INDENT)
     names: dict[str, Any] = {"__name__": "train"}
-    exec(compile(tree, str(script), "exec"), names)  # `main` runs only as a script
+    try:
+        exec(compile(tree, str(script), "exec"), names)  # `main` runs only as a script
+    except SystemExit:  # argparse's, which reads the notebook's own arguments
+        return False, "it exits outside of `main`, so it is not checked here."
     own = [it for it in names.values() if isinstance(it, type) and issubclass(it, Dataset)]
     made = [it for it in own if it.__module__ == "train"]
     photos = names.get("Photos", made[0] if len(made) == 1 else None)
@@ -324,7 +327,7 @@ def judge_script(script: Path) -> tuple[bool, str]:
     except NotImplementedError:
         wrong(f"`__getitem__`: {NO_RETURN}", RETURN)
     lines = lines_of_step(tree)
-    taken, unknown = taken_from_main(tree, lines, names.keys())
+    taken, unknown = taken_from_main(tree, lines)
     if unknown:
         said = f"Your step uses `{unknown[0]}` of `main`: it is not checked here."
         return False, f"your crops are right. {said}"
@@ -358,43 +361,58 @@ def lines_of_step(tree: ast.Module) -> list[ast.stmt]:
     """
     for loop in ast.walk(tree):
         if isinstance(loop, ast.For | ast.While):
-            blocks = [block_of(node) for node in loop.body]
-            if any(isinstance(node, ast.With) and block_of(node) for node in loop.body):
-                return [line for block in blocks for line in block]
+            lines = [line for node in loop.body for line in block_of(node)]
+            if not all(is_mode(line) for line in lines):
+                return lines
     withs = [node for node in ast.walk(tree) if isinstance(node, ast.With)]
-    return [line for node in withs for line in block_of(node)]
+    return [line for node in withs if is_part(node) for line in node.body]
 
 
 def block_of(node: ast.stmt) -> list[ast.stmt]:
     """Return the lines that a statement of the loop adds to the step."""
-    if isinstance(node, ast.With) and isinstance(call := node.items[0].context_expr, ast.Call):
-        is_part = call.args and ast.unparse(call.args[0]).strip("'") in STEP_PARTS
-        return node.body if is_part and "record_function" in ast.unparse(call.func) else []
-    return [node] if isinstance(node, ast.Expr) and MODES.search(ast.unparse(node)) else []
+    if isinstance(node, ast.With):
+        inner = [line for it in node.body for line in block_of(it)]
+        return node.body if is_part(node) else inner
+    return [node] if is_mode(node) else []
+
+
+def is_part(node: ast.With) -> bool:
+    calls = [it.context_expr for it in node.items if isinstance(it.context_expr, ast.Call)]
+    named = [call for call in calls if call.args and "record_function" in ast.unparse(call.func)]
+    return any(ast.unparse(call.args[0]).strip("'") in STEP_PARTS for call in named)
+
+
+def is_mode(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and bool(MODES.search(ast.unparse(node)))
 
 
 def taken_from_main(
-    tree: ast.Module, lines: Sequence[ast.stmt], known: Iterable[str]
+    tree: ast.Module, lines: Sequence[ast.stmt]
 ) -> tuple[list[ast.Assign], list[str]]:
-    """Return the lines of `main` that make what a step uses, and names whose lines need more.
+    """Return the lines of `main` that make the loss of a step, and other names that it uses.
 
-    `criterion = torch.nn.CrossEntropyLoss()` needs only what the script has outside `main`.
+    Only a line such as `criterion = torch.nn.CrossEntropyLoss()` can run again in every step.
     """
     inside = {node for line in lines for node in ast.walk(line)}
     mains = [it for it in tree.body if isinstance(it, ast.FunctionDef) and it.name == "main"]
     outside = [node for main in mains for node in ast.walk(main) if node not in inside]
-    stored = [it.id for it in outside if isinstance(it, ast.Name) and isinstance(it.ctx, ast.Store)]
-    stored += [it.name for it in outside if isinstance(it, ast.FunctionDef)]
+    scopes = [it.target for it in outside if isinstance(it, ast.comprehension)]
+    hidden = {node for target in scopes for node in ast.walk(target)}
+    stored = [it.id for it in outside if isinstance(it, ast.Name)
+              and isinstance(it.ctx, ast.Store) and it not in hidden]  # fmt: skip
+    stored += [it.name for it in outside if isinstance(it, ast.FunctionDef | ast.ClassDef)]
+    stored += [(it.asname or it.name) for it in outside if isinstance(it, ast.alias)]
     taken, unknown = [], []
-    needed = set(names_in(lines, ast.Load)) - {*GIVEN, *names_in(lines, ast.Store)}
+    needed = {it.id for it in inside if isinstance(it, ast.Name)} - GIVEN - {"loss"}
     for name in sorted(needed.intersection(stored)):
         setters = [
             it
             for it in outside
             if isinstance(it, ast.Assign) and ast.unparse(it.targets[0]) == name
         ]
-        more = set(names_in(setters, ast.Load)) - {*known, *vars(builtins), *GIVEN}
-        if stored.count(name) == len(setters) == 1 and not more:
+        is_loss = bool(setters) and LOSS.fullmatch(ast.unparse(setters[0].value))
+        more = set(names_in(setters, ast.Load)) - GIVEN
+        if is_loss and more.isdisjoint(stored) and stored.count(name) == len(setters) == 1:
             taken += setters
         else:
             unknown.append(name)
@@ -413,6 +431,7 @@ def step_of(
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
         and node.func.attr == "backward" and isinstance(node.func.value, ast.Name)
     ]  # fmt: skip
+    attributes = [node.attr for node in inside if isinstance(node, ast.Attribute)]
     loss = "loss" if "loss" in [*names_in([tree], ast.Load), *stored] else [*backward, "loss"][0]
     refuse(
         (not lines, "The blocks forward, backward and update are missing.",
@@ -421,7 +440,7 @@ def step_of(
          "A `return` ends `main` after one step.", "Leave it out: `main` reads `loss`."),
         ("training_step" in names_in(lines, ast.Load) and "training_step" not in names,
          "The script does not know the notebook's functions.", "Paste the lines of your step."),
-        (loss not in stored and not backward, "Nothing computes gradients.",
+        (loss not in stored and "backward" not in attributes, "Nothing computes gradients.",
          "Call backward() of your loss in the block backward."),
         (loss not in stored, "No line sets `loss`, which `main` prints at the end.",
          "Call your loss `loss`."),

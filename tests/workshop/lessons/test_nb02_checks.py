@@ -140,12 +140,13 @@ def number_too_early(model: Any, optimizer: Any, images: Any, labels: Any) -> fl
     return loss
 
 
+TOO_EARLY = number_too_early.__code__.co_firstlineno + 2  # the line of `loss.backward()`
 WRONG_STEPS = [
     *[(mistake, diagnosis) for mistake, diagnosis, _ in nb02.STEP_MISTAKES],
     (edited(nb02.step, "return loss", "loss"), "returns nothing"),
     (edited(nb02.step, "loss.detach()", "loss"), "still holds its graph"),
     (edited(nb02.step, "loss.detach()", "float(loss.detach())"), "The loss is a float"),
-    (number_too_early, "In number_too_early, line 3: `loss.backward()`."),
+    (number_too_early, f"In number_too_early, line {TOO_EARLY}: `loss.backward()`."),
     (edited(nb02.step, "labels)\n", "labels, label_smoothing=0.1)\n"), "Three losses are"),
     (edited(nb02.step, "loss = ", "model.eval(); loss = "), "evaluation mode"),
     (lambda *_: None, "not written yet"),
@@ -222,6 +223,16 @@ CRITERION = {
     "    seconds = {": "    criterion = torch.nn.CrossEntropyLoss()\n    seconds = {",
     "F.cross_entropy(model(images), labels)": "criterion(model(images), labels)",
 }
+BEFORE = "    seconds = {"
+UPDATE = "                optimizer.step()\n"
+NOT_CHECKED = "○ train.py: your crops are right. Your step uses"
+FORWARD = """            with record_function("forward"):
+                loss = F.cross_entropy(model(images), labels)
+"""
+WRAPPED = """            with torch.enable_grad():
+                with record_function("forward"):
+                    loss = F.cross_entropy(model(images), labels)
+"""
 
 
 @pytest.mark.parametrize(
@@ -230,11 +241,34 @@ CRITERION = {
         (CRITERION, "✓ train.py: your crops and your step"),
         (CRITERION | {"optimizer.zero_grad()\n": "pass\n"}, "✗ train.py: Every step adds"),
         (CRITERION | {"CrossEntropyLoss()": "CrossEntropyLoss(label_smoothing=args.lr)"},
-         "○ train.py: your crops are right. Your step uses `criterion`"),
+         f"{NOT_CHECKED} `criterion`"),
+        (CRITERION | {"CrossEntropyLoss()": "CrossEntropyLoss(weight=torch.ones(12))"},
+         f"{NOT_CHECKED} `criterion`"),
+        (CRITERION | {"CrossEntropyLoss()": "CrossEntropyLoss().to(device)"}, "✓ train.py: your"),
+        (CRITERION | {"    criterion = torch.nn": "    from torch import nn\n    criterion = nn"},
+         f"{NOT_CHECKED} `criterion`"),
+        ({BEFORE: f"    from torch.nn import functional as ops\n{BEFORE}",
+          "F.cross_entropy(model": "ops.cross_entropy(model"}, f"{NOT_CHECKED} `ops`"),
+        ({UPDATE: f"{UPDATE}                if args.save and not loss.isfinite():\n"
+          "                    torch.save(images, args.save)\n"}, f"{NOT_CHECKED} `args`"),
+        ({"    args = parser.parse_args()\n": "", "def main():": "args = parser.parse_args()\n\n\n"
+          "def main():"}, "○ train.py: it exits outside of `main`"),
+        ({BEFORE: f"    total = 0.0\n{BEFORE}",
+          UPDATE: f"{UPDATE}                total += loss.detach()\n"}, f"{NOT_CHECKED} `total`"),
+        ({BEFORE: "    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)\n"
+          f"{BEFORE}", UPDATE: f"{UPDATE}                scheduler.step()\n"},
+         f"{NOT_CHECKED} `scheduler`"),
+        ({FORWARD: WRAPPED}, "✓ train.py: your crops and your step"),
+        ({FORWARD: WRAPPED, ZERO: ""}, "✗ train.py: Every step adds"),
+        ({'record_function("forward")': 'torch.enable_grad(), record_function("forward")'},
+         "✓ train.py: your crops and your step"),
+        ({ZERO: "", '("input"):\n': f'("input"):\n{ZERO}'}, "✓ train.py: your crops"),
+        ({"loss = F.cross_entropy(model(images), labels)": "pass", "loss.backward()":
+          "F.cross_entropy(model(images), labels).backward()"}, "✗ train.py: No line sets `loss`"),
         ({'("forward"):\n': '("forward"):\n                images = images.to(device)\n'},
          "✓ train.py: your crops and your step"),
         ({"model = ResNet": "net = ResNet", "model(": "net(", "model.": "net."},
-         "○ train.py: your crops are right. Your step uses `net`"),
+         f"{NOT_CHECKED} `net`"),
         ({"with record_function(": "with torch.profiler.record_function("}, "✓ train.py: your"),
         ({"Photos": "Pictures"}, "✓ train.py: your crops and your step"),
         ({"Photos": "Pictures", "pixels / 127.5 - 1": "pixels.float()"}, "✗ train.py: The values"),
