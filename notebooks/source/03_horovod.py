@@ -461,9 +461,9 @@ latency, bandwidth = fits[way]
 senders = 1 if way == "NCCL" else 2
 rows = {}
 for run in measured["runs"]:
-    full, size, layers = zip(*run["buckets"], strict=True)
+    full, size, layers = map(list, zip(*run["buckets"], strict=True))
     alone = np.median(run["alone"])
-    line = latency + np.array(size) / bandwidth
+    line = (latency + np.array(size) / bandwidth).tolist()
     by_line, by_messages = (after_the_pass(full, t, alone, senders) for t in (line, messages))
     turns = 1e3 * np.reshape(run["parts"], (-1, 2, 4))  # without and with the exchange
     without, exchanging = turns.mean(axis=0)
@@ -515,7 +515,7 @@ for link, gigabytes, hop in (  # per second, GPU (or host) and direction; second
     ("Ethernet, 10 Gbit/s", 1.2, 14e-6),
 ):
     takes = 2 * (8 - 1) * (hop + np.array(size) / 8 / (1e9 * gigabytes))
-    exposed = after_the_pass(ready, takes, ready[-1], 1)
+    exposed = after_the_pass(ready.tolist(), takes.tolist(), ready[-1], 1)
     total = 1e3 * takes.sum()
     if link == "V100's NVLink":
         nvlink = total

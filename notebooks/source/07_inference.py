@@ -186,8 +186,9 @@ for _ in range(rounds):
     for name, mistake in mistakes.items():
         times[name].append(mistake())
 for name, ms in times.items():
-    print(f"{name:13} {np.median(ms):5.1f} ms, {min(ms):.1f} to {max(ms):.1f};", end=" ")
-    print(f"over repaired: {workshop.ratio(np.divide(ms, times['repaired']))}")
+    print(f"{name:13} {np.median(ms):5.1f} ms, {min(ms):.1f} to {max(ms):.1f}", end="")
+    over = np.divide(ms, times["repaired"])
+    print("" if name == "repaired" else f"; over repaired: {workshop.ratio(over)}")
 same = (predict(net.eval()).argmax(1) == logits.argmax(1)).float().mean()
 print(f"After the calls in training mode, {100 * same:.0f}% of the predictions are the same.")
 
@@ -295,7 +296,10 @@ if kernels:
     print(f"{kernels} kernels run for {100 * busy / np.median(alone):.0f}% of the time")
 else:
     rest = np.median(alone) - operators * start - reading
-    print(f"The rest, {rest:.2f} ms, is spent inside the operators; the trace shows where.")
+    if rest > 0:
+        print(f"The rest, {rest:.2f} ms, is spent inside the operators; the trace shows where.")
+    else:
+        print("These two add up to more than the prediction: the weights come from a cache.")
 
 # %% [markdown]
 # The operators are 53 convolutions, 53 batch norms, 49 ReLUs, 16 additions, two poolings and a linear layer. Starting fewer of them helps on *your* device only if the first share above is large. On a CPU, most of the rest is convolutions (the lines below the trace). For one small image, PyTorch may run its own code, not that of oneDNN, a library for CPUs.
@@ -339,6 +343,11 @@ print(f"{operators} operators before, {fewer} now: this should save", end=" ")
 print(f"{(operators - fewer) * start:.2f} of {np.median(alone):.2f} ms")
 if kernels:
     print(f"{kernels} kernels before, {left} now")
+ms = race({"eager": eager, "folded": folded}, one, rounds)
+gain = workshop.ratio(ms["eager"] / ms["folded"])
+print(f"In turns, the speed of folded over eager: {gain}")
+if not gain.clear:
+    print("So this check cannot decide whether folding saves time here.")
 
 # %% [markdown]
 # The difference is only rounding. Folding saves little arithmetic, but it saves starts and **memory traffic**: a separate layer reads its input from memory and writes its output back. (On a GPU, PyTorch often adds the bias in a separate kernel, so compare the kernels, too.)
@@ -641,7 +650,10 @@ for n, ms in batches.items():
     expected = np.maximum(operators * start, n * busy) if kernels else shared + n * rest
     predicted[n] = 1000 * n / expected
     print(f"Batch {n}: {np.median(rates[n]):,.0f} img/s;", end=" ")
-    print(f"measured over predicted: {workshop.ratio(rates[n] / predicted[n])}")
+    if kernels or n > 1:
+        print(f"measured over predicted: {workshop.ratio(rates[n] / predicted[n])}")
+    else:
+        print("the prediction starts from it")
 _, _, busy_many = traced(eager, many[:n], "many.json")
 print(f"Batch {n}:", end=" ")
 if kernels:
@@ -806,8 +818,10 @@ print(f"{operators} operators takes {operators * start:.2f} ms, reading weights 
 if kernels:  # launches overlap with them
     print(f"Its {kernels} kernels run for {busy:.2f} ms")
 else:
-    print(f"In its trace, convolutions take {kinds['convolution']:.2f} ms,", end=" ")
-    print(", ".join(f"{ms:.2f} in {code} code" for code, ms in inside.items()))
+    whole = sum(kinds.values())
+    print(f"Convolutions take {kinds['convolution'] / whole:.0%} of its trace, which the", end=" ")
+    print("profiler slows down:", end=" ")
+    print(", ".join(f"{ms / whole:.0%} in {code} code" for code, ms in inside.items()))
 print(f"One image, {best[small]}: {fastest[small]:.2f} ms")
 print(f"One of {large} images, {best[large]}: {fastest[large] / large:.3f} ms")
 print(f"One request, from the JPEG: {p50:.2f} ms (p50); its network alone", end=" ")

@@ -194,7 +194,7 @@ def judge_pipeline(yours: Function, folder: Path) -> str:
         refuse(
             ("Could not parse example" in str(error), "`decode_crop` gets a file name, no record.",
              "Read the files before `map`: files.interleave(tf.data.TFRecordDataset)."),
-            ("must be a scalar" in str(error), "`decode_crop` gets a batch of records.",
+            ("serialized must be a scalar" in str(error), "`decode_crop` gets a batch of records.",
              "It takes one record: `map` before `batch`."),
         )  # fmt: skip
         raise
@@ -238,8 +238,8 @@ def _judge_stages(yours: Function, shards: list[str]) -> str:
          f"Rank 0 reads {len(first)} different images in a pass, instead of {each}.",
          "Each rank reads all records of its shards, once."),
         (passes[0][0] == passes[0][1] and "cache" in inspect.unwrap(yours).__code__.co_names,
-         "Both passes have the same order, because `cache` keeps that of the first.",
-         "Shuffle after `cache`, or leave it out."),
+         "Both passes have the same order.",
+         "Shuffle after `cache`, and without reshuffle_each_iteration=False."),
         (passes[0][0] == passes[0][1], "Both passes have the same order.",
          "Shuffle the records; `shuffle` draws a new order on each pass, unless you forbid it."),
         ({len(labels) for _, labels in itertools.islice(odd, 10)} != {BATCH - 1},

@@ -222,7 +222,8 @@ def judge_capture(own: Callable[..., Any], device: str) -> str:
         def forward(self, images: Tensor) -> Tensor:
             calls.append(capturing(device))
             if Stream.current and not Recording.active:
-                warm_ups.append((Stream.current, Stream.current.done(), Stream.made[0].work))
+                written = Work.written.get(images.untyped_storage().data_ptr(), 0)
+                warm_ups.append((Stream.current, Stream.current.done(), written))
             return super().forward(images)
 
     net = Watched(nn.Conv2d(3, 4, 3), nn.ReLU()).to(device).eval().requires_grad_(False)
@@ -240,6 +241,7 @@ def judge_capture(own: Callable[..., Any], device: str) -> str:
          "Return the function that copies its input, replays the graph and returns the output."),
         (type(replay).__name__ == "OptimizedModule", "torch.compile captures the graph for you.",
          "Capture it yourself here; the notebook times torch.compile below."),
+        (Recording.active, "The capture does not end.", "Call graph.capture_end()."),
         (len(calls) - max(1, sum(calls)) < 1, "There is no warm-up before the capture.",
          "Call net(static) three times on a side stream, so that cuDNN chooses its kernels there."),
     )  # fmt: skip
@@ -294,8 +296,8 @@ def judge_capture(own: Callable[..., Any], device: str) -> str:
 def judge_streams(side: Stream, done: Counter, written: int) -> None:
     """Raise Wrong unless the warm-up ran on a side stream, and each stream waited for the other.
 
-    Before the warm-up, `done` was what had happened before anything on `side`, and `written` the
-    work on the current stream.
+    Before the warm-up, `done` was what had happened before anything on `side`. Its input was
+    written after `written` operators of the current stream.
     """
     current = Stream.made[0]
     refuse(
@@ -310,7 +312,7 @@ def judge_streams(side: Stream, done: Counter, written: int) -> None:
 
 
 def capturing(device: str) -> bool:
-    return torch.cuda.is_current_stream_capturing() if device == "cuda" else Recording.active
+    return torch.cuda.is_current_stream_capturing() if device == "cuda" else bool(Recording.active)
 
 
 def close(got: Tensor, wanted: Tensor) -> bool:
@@ -357,6 +359,11 @@ class Stream:
         """Let Python wait for this stream."""
         Stream.host |= self.done()
 
+    def query(self) -> bool:
+        """Return True: all work is done at once, and Python now knows it."""
+        self.synchronize()
+        return True
+
     @staticmethod
     def synchronize_all(*args: Any) -> None:
         """Let Python wait for all streams."""
@@ -391,6 +398,11 @@ class Event:
         """Let Python wait for this event."""
         Stream.host |= self.done
 
+    def query(self) -> bool:
+        """Return True: all work is done at once, and Python now knows it."""
+        self.synchronize()
+        return True
+
 
 class Graph:
     """A stand-in for a CUDA graph; `torch.cuda.graph` enters its recording."""
@@ -416,13 +428,19 @@ class Graph:
 class Work(TorchDispatchMode):
     """Counts the operators of each stand-in for a stream, without those that are only recorded."""
 
+    written: ClassVar[dict[int, int]] = {}  # by address: the default stream's work at that time
+
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Run an operator, and count it."""
-        if Stream.current and not Recording.active:
+        """Run an operator, and count it. A view does nothing on a GPU."""
+        result = function(*args, **(kwargs or {}))
+        if Stream.current and not Recording.active and not function.is_view:
             Stream.current.work += 1
-        return function(*args, **(kwargs or {}))
+            for tensor in tree_leaves(result):
+                if isinstance(tensor, Tensor):
+                    Work.written[tensor.untyped_storage().data_ptr()] = Stream.made[0].work
+        return result
 
 
 class Recording(TorchDispatchMode):
@@ -432,7 +450,7 @@ class Recording(TorchDispatchMode):
     which hold nothing before the first replay, and what the capture did not make is not kept alive.
     """
 
-    active = False
+    active: ClassVar[Recording | None] = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -463,17 +481,23 @@ class Recording(TorchDispatchMode):
         return weakref.ref(tensor)
 
     def __enter__(self) -> Recording:
+        if Recording.active:
+            raise RuntimeError("a capture is running already.")
         super().__enter__()
-        Recording.active = True
+        Recording.active = self
         return self
 
     def __exit__(self, *error: Any) -> None:
         """Erase the results, which a GPU would not have computed."""
+        if Recording.active is not self:
+            raise RuntimeError("this capture has ended already, or it has not begun.")
         super().__exit__(*error)
-        for tensor in self.made.values():
-            if tensor.untyped_storage().data_ptr() not in self.outside:
-                tensor.fill_(float("nan") if tensor.is_floating_point() else 0)
-        Recording.active = False
+        try:
+            for tensor in self.made.values():
+                if tensor.untyped_storage().data_ptr() not in self.outside:
+                    tensor.fill_(float("nan") if tensor.is_floating_point() else 0)
+        finally:
+            Recording.active = None
 
     def replay(self) -> None:
         """Repeat all operators. Raises RuntimeError if a tensor from outside is gone."""
@@ -500,10 +524,15 @@ def stand_in() -> Iterator[None]:
     """Replace the parts of `torch.cuda` that a capture uses, so that it runs on a CPU."""
     Stream.made.clear()
     Stream.host.clear()
+    Work.written.clear()
     with Stream().active(), Work(), mock.patch.multiple(
         torch.cuda, CUDAGraph=Graph, Event=Event, default_stream=lambda *args: Stream.made[0],
         graph=lambda cuda_graph, *args, **keywords: cuda_graph.recording,
         Stream=Stream, current_stream=lambda *args: Stream.current, stream=Stream.active,
         synchronize=Stream.synchronize_all,
     ), mock.patch.object(torch.cuda.graphs, "graph_pool_handle"):  # fmt: skip
-        yield
+        try:
+            yield
+        finally:  # the answer failed, or it has no capture_end()
+            if Recording.active:
+                Recording.active.__exit__(None, None, None)

@@ -175,7 +175,9 @@ def test_pipeline_that_is_right_but_slow_or_large_passes_with_a_note(capsys):
          "Whole batches"),
         (".batch(batch, drop_remainder=True)", "", "instead of 8|shapes|Batch the images"),
         (", drop_remainder=True", "", "is not full"),
-        (".prefetch(1)", ".cache()", "leave it out"),
+        (".prefetch(1)", ".cache()", "Shuffle after `cache`"),
+        (".shuffle(100, seed)", ".cache().shuffle(100, seed, reshuffle_each_iteration=False)",
+         "same order. Shuffle after `cache`, and without"),
         (INTERLEAVE, "\n    records = files", "interleave"),
         (".map(prepare)\n    return images.batch(batch, drop_remainder=True)",
          ".batch(batch, drop_remainder=True)\n    return images.map(prepare)", "`map` before"),
@@ -189,5 +191,14 @@ def test_pipeline_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, 
     yours = defined(STAGES.replace(old, new), "pipeline", **numbered())
     with pytest.raises(Wrong) as wrong:
         nb04.judge_pipeline(yours, tmp_path)
-    told = f"{wrong.value} {wrong.value.remedy}"
+    told = f"{wrong.value.diagnosis} {wrong.value.remedy}"
     assert any(part in told for part in said.split("|")), told
+
+
+@pytest.mark.slow
+@pytest.mark.needs("tensorflow")
+def test_pipeline_with_a_vector_as_buffer_size_gets_tensorflow_s_error(tmp_path: Path):
+    yours = defined(STAGES.replace("(100, seed)", "([100], seed)"), "pipeline", **numbered())
+    with pytest.raises(Exception, match="buffer_size must be a scalar") as error:
+        nb04.judge_pipeline(yours, tmp_path)
+    assert not isinstance(error.value, Wrong)

@@ -179,6 +179,23 @@ STEPS = {  # a change to the finished version, and what the check says on a CPU
     ): "✓ `capture` is right",
     (
         "torch.cuda.current_stream().wait_stream(side)",
+        "event = side.record_event()\n    while not event.query():\n        pass",
+    ): "✓ `capture` is right",
+    (
+        "torch.cuda.current_stream().wait_stream(side)",
+        "while not side.query():\n        pass",
+    ): "✓ `capture` is right",
+    (  # the current stream has other work after it
+        "side.wait_stream(torch.cuda.current_stream())",
+        "side.wait_stream(torch.cuda.current_stream())\n"
+        "    more = torch.zeros_like(example) + torch.empty_like(example)",
+    ): "✓ `capture` is right",
+    (
+        "side.wait_stream(torch.cuda.current_stream())",
+        "with torch.cuda.stream(side):\n        static = example.clone()",
+    ): "✗ The side stream does not wait",
+    (
+        "torch.cuda.current_stream().wait_stream(side)",
         "torch.cuda.Event().wait()",
     ): "✗ The current stream does not",
     (
@@ -218,6 +235,33 @@ def test_captures_are_checked_without_a_gpu(
     assert chosen is (own if said.startswith("✓") else nb07.capture)
     assert ("overwrites the output" in said) == ("✓" in said and "clone()" not in change[1])
     assert torch.cuda.CUDAGraph is not nb07.Graph  # only the check replaces it
+
+
+BEGIN = "with torch.cuda.stream(side):\n        graph.capture_begin()\n"
+UNFINISHED = {
+    f"{BEGIN}        output = network(static)\n        graph.capture_end()\n": "name 'network'",
+    f"{BEGIN}        output = net(static)\n": "The capture does not end",
+    f"{BEGIN}        graph.capture_begin()\n": "a capture is running already",
+    "output = net(static)\n    graph.capture_end()\n": "has ended already, or it has not begun",
+}
+
+
+@pytest.mark.parametrize("change", UNFINISHED)
+def test_a_capture_that_does_not_end_changes_nothing_for_the_next_answer(
+    change: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded = "with torch.cuda.graph(graph):\n        output = net(static)"
+    assert recorded in SOURCE
+    file = tmp_path / "own.py"
+    source = SOURCE.replace(recorded, change + "    ", 1)
+    file.write_text("from workshop.lessons.nb07_checks import *\n" + source)
+    nb07.check_capture(runpy.run_path(str(file))["capture"], "cpu")
+    said = capsys.readouterr().out
+    assert said.startswith("✗") and UNFINISHED[change] in said
+    assert not torch._C._len_torch_dispatch_stack()
+    file.write_text("from workshop.lessons.nb07_checks import *\n" + SOURCE)
+    assert nb07.check_capture(runpy.run_path(str(file))["capture"], "cpu") is not nb07.capture
+    assert capsys.readouterr().out.startswith("✓")
 
 
 @torch.no_grad()

@@ -96,6 +96,15 @@ def waits_first(step: Any, steps: int, warm_up: int, wait: Any) -> list[float]:
     return seconds
 
 
+def waits_before_and_after(step: Any, steps: int, warm_up: int, wait: Any) -> Any:
+    for _ in range(warm_up):
+        step()
+    wait()
+    seconds = clock(after=False, before=False)(step, steps, 0, wait)
+    wait()
+    return seconds
+
+
 def counts_the_warm_up(step: Any, steps: int, warm_up: int, wait: Any) -> Any:
     return clock()(step, steps + warm_up, 0, wait)
 
@@ -107,6 +116,7 @@ def rates(seconds: list[float]) -> list[float]:
 WRONG_CLOCKS = {
     "nothing warmed up": clock(warm_up_calls=False),
     "does not wait": clock(after=False),
+    "the time to queue the work": waits_before_and_after,
     "although it waits": clock(now=time.process_time),
     "the rest of the warm-up": clock(before=False),
     "waits only once": waits_at_the_end,
