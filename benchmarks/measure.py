@@ -138,7 +138,10 @@ def draw_signs(root: Path) -> int:
 
 
 def chosen(names: Iterable[str], args: argparse.Namespace) -> list[str]:
-    """Return the names that --only gives, or parts of them, if their packages are installed."""
+    """Return the names that --only keeps and whose packages are installed.
+
+    A NAME that no contestant has keeps those whose names contain it.
+    """
     names, found = list(names), []
     for name in names:
         parts = [part for part in args.only or () if part not in names]

@@ -58,7 +58,7 @@ if GPU:
     OURS["predict"] |= {
         "ours, graph": graph,
         "ours, compile": engine,
-        "ours, compile, replayed": graph | engine,  # so that --only graph compiles nothing
+        "ours, compile, replayed": graph | engine,
     }
     PEERS = {
         "train": ["eager", "graph", "compile", "kernels"],

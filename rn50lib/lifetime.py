@@ -107,8 +107,8 @@ def end_with(work: Callable[[], int]) -> NoReturn:
 
     A thread of Gloo that releases a tensor during finalization aborts the process ("terminate
     called without an active exception"), and closing the group first would make a failed worker
-    wait for its peers. Any thread that only begins then is a segmentation fault: Python has freed
-    its state. SIGTERM can come while it is being started.
+    wait for its peers. A thread that starts only then crashes the process, because Python has freed
+    its state; SIGTERM can arrive while one is being started.
     """
     from rn50lib.files import escape_unprintable
 
@@ -125,7 +125,8 @@ def end_with(work: Callable[[], int]) -> NoReturn:
         signal.signal(number, signal.SIG_IGN)  # a terminal and a launcher may both send Ctrl-C
         raise KeyboardInterrupt
 
-    atexit.register(leave)  # the first to be registered is the last to run
+    # runs after all handlers that are registered later; earlier ones never run
+    atexit.register(leave)
     if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
         signal.signal(signal.SIGINT, interrupt)
     try:

@@ -373,8 +373,8 @@ def picture(file: Path, rung: str = "") -> dict[str, Any]:
         counts = " or ".join(map(str, sorted(turns)))
         lines = f", median and range of {counts} turns" if turns else ""
         most = output.cell_text(max(record["rungs"][name]["images_per_s"] for name in climbed))
-        rates = f"medians up to {most} images/s" if climbed[1:] else f"{most} images/s (median)"
-        here.set(title=f"This machine: {rates}{_sizes(record)}")
+        speed = f"medians up to {most} images/s" if climbed[1:] else f"{most} images/s (median)"
+        here.set(title=f"This machine: {speed}{_sizes(record)}")
         here.set(xlabel=f"images/s{lines}\ncolours: share of the step")
         here.set_yticks(range(len(climbed)), labels)
         here.set_ylim(len(climbed) - 0.5, -0.5)

@@ -142,7 +142,7 @@ run = workshop.use(schedule=schedule)
 #
 # `own` is the seconds spent in a function itself; `total` includes the functions it calls.
 #
-# Write `loader_ms(dataset, clock)`. It reads every item of the data set under the profiler. `dataset.parts` lists the names of the methods that `__getitem__` calls. Return a dictionary: for each of these names, how many **milliseconds per image** it takes, including what it calls.
+# Write `loader_ms(dataset, clock)`. It reads every item of the data set under the profiler. `dataset.parts` lists the names of the methods that `__getitem__` calls. Return a dictionary with these names only: how many **milliseconds per image** each takes, including what it calls.
 
 # %% tags=["answer", "ex02.profile"]
 import cProfile

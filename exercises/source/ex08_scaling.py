@@ -123,7 +123,7 @@ if not engine.unanswered(efficiency):
     ex08.draw_timeline(timeline, predicted)
 
 # %% [markdown]
-# If the measurement is far above the prediction, the exchange probably slows down the computation: your formula assumes that it costs the device nothing. Gloo needs a core of the CPU; NCCL needs a few multiprocessors of a GPU.
+# If the measurement is far above the prediction, the exchange probably slows down the computation, or one rank waits for the other (notebook 03 measures both). Your formula assumes neither. Gloo needs a core of the CPU; NCCL needs a few multiprocessors of a GPU.
 
 # %% [markdown]
 # ## ex08.capstone · Slow and wrong

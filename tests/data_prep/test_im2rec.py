@@ -431,12 +431,15 @@ def test_sigterm_while_a_thread_starts(tmp_path):
     late = {"LD_PRELOAD": str(tmp_path / "late.so"), "MALLOC_PERTURB_": "165"}  # in what is freed
     env = clean_environment(**late, OPENBLAS_NUM_THREADS="1")
     child = subprocess.Popen(command, cwd=tmp_path, env=env)
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "starting").exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert (tmp_path / "starting").exists()
-    child.send_signal(signal.SIGTERM)
-    assert child.wait(timeout=60) == 143
+    try:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "starting").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert (tmp_path / "starting").exists()
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(timeout=60) == 143
+    finally:
+        child.kill()
     assert not list(tmp_path.glob(".a.*"))
 
 

@@ -5,15 +5,22 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
+from benchmarks import measure
 from tests.conftest import clean_environment
 
-pytestmark = pytest.mark.acceptance
+
+def test_only_takes_a_name_before_a_part_of_one() -> None:
+    names = ["graph", "ours, graph", "eager"]
+    assert measure.chosen(names, Namespace(only=["graph"])) == ["graph"]
+    assert measure.chosen(names, Namespace(only=["grap"])) == ["graph", "ours, graph"]
 
 
+@pytest.mark.acceptance
 def test_a_step_that_fails_is_repeated_and_one_that_passed_is_not(
     repository: Path, tmp_path: Path
 ) -> None:
@@ -29,6 +36,8 @@ def test_a_step_that_fails_is_repeated_and_one_that_passed_is_not(
     assert run("doctor", MINUTES="0") == (1, ["doctor: no time left"])
     assert run("records") == (1, ["records: failed (2)"])  # it has no images
     assert "images" in (tmp_path / "records.log").read_text()
+    collected = json.loads((tmp_path / "gpu_day.json").read_text())
+    assert collected["steps"]["records"] == "failed (2)"
     assert run("images") == (0, ["images: ok"])
     assert run("records") == (0, ["records: ok"])
     assert run("records") == (0, [])

@@ -66,7 +66,7 @@ def _pixels(seen: Seen, case: Case) -> Iterator[Row]:
         (fed * std, "MEAN is not subtracted.", right),
         ((fed * std + mean)[:, ::-1], "their colours are in the order blue, green, red.",
          "Keep the order of Pillow's RGB."),
-        (fed * std[::-1] + mean[::-1], "MEAN and STD are in the order blue, green, red.",
+        (fed * std[::-1] + mean[::-1], "MEAN (perhaps STD too) is in the order blue, green, red.",
          "Keep their order: red, green, blue."),
         ((fed * std + mean)[..., ::-1], "they are mirrored.", "Leave the images as they are."),
         ((fed * std + mean).swapaxes(2, 3), "rows and columns are swapped.",

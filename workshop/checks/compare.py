@@ -112,7 +112,8 @@ def examine(
     """Raise Wrong unless a function returns for all cases the same as the function `right`.
 
     A mistake is recognised if it agrees with the answer in every case, or, with `one_case`, in the
-    first case that is wrong. In one case, every wrong True or False would agree.
+    first case that is wrong. If the result is True or False, only all cases decide: in a
+    single one, any mistake agrees.
     """
     expected = [right(*case) for case in cases]
     results = []
@@ -251,10 +252,10 @@ def like(value: Any, form: Any, what: str = "the result") -> Any:
     if isinstance(form, str):
         return str(value)
     if isinstance(form, bool):
-        if isinstance(value, str):
-            wrong(f"{what} is {kind_of(value, 'a bool')}.", f"{asks_for(what)} True or False.")
-        found = whole(value, what)
-        return bool(found) if found in (0, 1) else found
+        with contextlib.suppress(TypeError, ValueError, RuntimeError):  # an array of several values
+            if value in (0, 1):
+                return bool(value)
+        wrong(f"{what} is {kind_of(value, 'a bool')}.", f"{asks_for(what)} True or False.")
     if not isinstance(form, list | tuple):
         if isinstance(form, float):
             return number(value, what)

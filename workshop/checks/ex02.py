@@ -77,7 +77,7 @@ def extra_percent() -> float:
 
 def work(answer: Any) -> str:
     value, right = compare.number(answer), extra_percent()
-    if round(value, 2) == round(right / (1 + right / 100), 2):
+    if abs(value - right / (1 + right / 100)) < 0.06:
         wrong("this is the share of v1.5's multiplications.", "Divide by the 3,858 million of v1.")
     if abs(value - right) > 0.5:
         compare.known(value, WORK_MISTAKES, lambda x, y: math.isclose(x, y, rel_tol=0.04))
@@ -248,7 +248,8 @@ def profile(answer: Callable[[Photos, Callable[[], float]], dict[str, float]]) -
         rows = [(m(dataset, dataset.clock), *text) for m, *text in PROFILE_MISTAKES]
         compare.predicted(got, right, rows, remedy, rel_tol=1e-3)
         if more := [name for name in got if name not in right]:
-            wrong(f"{more[0]!r} is not in dataset.parts.", "Return only the names in it.")
+            wrong(f"{more[0]!r} is not in dataset.parts.",
+                  "Return only the names in dataset.parts.")  # fmt: skip
     return "three data sets, with helpers, and parts that are called more than once."
 
 

@@ -217,7 +217,7 @@ def exposed(answer: Callable[[Events], Sequence[float]]) -> str:
         first, *more = (compare.like(compare.call(answer, [*e]), (0.0, 0.0)) for e in orders)
         if not all(compare.same(first, other) for other in more):
             wrong("the result depends on the order of the events.",
-                  "A trace has any order: sort by time whatever you go through.")  # fmt: skip
+                  "The events may be in any order: sort what you loop over by time.")  # fmt: skip
         raise
     return f"{len(TRACES)} traces: hidden, exposed, with gaps, and messages that overlap."
 

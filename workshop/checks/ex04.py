@@ -180,7 +180,8 @@ def what_is_slow(answer: Callable[..., Any], dataset: Any) -> str:
         found += " Slow: without `prefetch` after `batch`, each step waits for its batch."
     shards, maps, shuffles = places["shard"], places["map"], places["shuffle"]
     if len(maps) == len(shards) == 1 and maps < shards:
-        found += " Slow: `map` comes before `shard`, so it runs on every rank's images."
+        found += " Slow: `map` comes before `shard`, so each rank also maps the images"
+        found += " of all other ranks."
     if len(maps) == len(shuffles) == 1 and maps < shuffles:
         found += " Large: `map` comes before `shuffle`, so the buffer holds what `map` makes."
     return found

@@ -59,8 +59,8 @@ def _right_pixels(pixels: np.ndarray) -> None:
     if not possible(ex05_graph.original(pixels)):
         refuse(*((possible(levels), what, remedy) for levels, what, remedy in mistakes))
         wrong(
-            f"the numbers range from {pixels.min():.3g} to {pixels.max():.3g}, and are not the"
-            " normalised pixels.",
+            "the images are not normalised as asked: their numbers range from"
+            f" {pixels.min():.3g} to {pixels.max():.3g}.",
             "For each colour they should be (pixel − 255 · mean) / (255 · std).",
         )
 
@@ -214,8 +214,9 @@ def in_turn(*given: Any) -> dict[str, float]:
 
 
 HEADROOM_MISTAKES: tuple[compare.Mistake, ...] = (
-    (smaller, "`both` is the smaller of the other two rates: loading is not timed together with"
-     " training.", "Measure it: in each of the `steps`, train on what load() returns."),
+    (smaller, "`both` is the smaller of the other two rates: loading is not timed, or a batch is"
+     " trained on before the next is loaded.",
+     "In each of the `steps`, first load, then train on what load() has returned."),
     (in_turn, "the device's time includes loading.",
      "For `device`, train on the batch of the warm-up again and again."),
     (scaled_rates(1 / BATCH_IMAGES), "these are batches per second.", "Multiply by `images`."),

@@ -112,8 +112,8 @@ def start(ranks: list[Rank], size: int) -> tuple[str, str]:
     places = sorted(rank.place for rank in ranks if rank.by)
     if places != [[number, size] for number in range(size)]:
         calls = "hvd.init() or torch.distributed.init_process_group()"
-        as_what = f": [rank, size] {places}" if places else ""
-        return MISSING, f"{len(places)} of {size} processes called {calls}{as_what}"
+        places_text = f": [rank, size] {places}" if places else ""
+        return MISSING, f"{len(places)} of {size} processes called {calls}{places_text}"
     text = f"{ranks[0].by}: ranks 0 to {size - 1} of {size}"
     devices = [rank.updates[0]["device"] for rank in ranks if rank.updates]
     gpus = [device for device in devices if not device.startswith("cpu")]
@@ -144,7 +144,7 @@ def share(ranks: list[Rank], alone: list[Rank]) -> tuple[str, str]:
         fixed = any(rank.updates[0].get("fixed_order") for rank in ranks)
         order = "; the sampler has shuffle=False and keeps the order of the data" if fixed else ""
         return SEEN, f"{text}; each rank took its own shard{order}"
-    if any(shard[0] == 1 and shard[2] for shard in set.intersection(*shards)):
+    if not took and any(shard[0] == 1 and shard[2] for shard in set.intersection(*shards)):
         return (
             MISSING,
             "every rank reads all of the data: its reader or sampler was given one shard of one",

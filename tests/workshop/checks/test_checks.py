@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 
 from data_prep import encoding
@@ -323,6 +324,14 @@ def test_endless_loop_of_ranks_stops_with_its_line():
     result = engine.judge("ex03.sums", answered("ex03.sums", source))
     assert result.outcome == engine.ERROR and "still running" in result.said, result.lines
     assert result.then.startswith("In metric_sums, line "), result.lines
+
+
+@pytest.mark.parametrize("value", [0.5, 2, None, "True", [True], np.array([1, 0])])
+def test_remedy_for_true_or_false_is_not_one_for_numbers(value):
+    with pytest.raises(compare.Wrong) as wrong:
+        compare.like(value, True)
+    assert wrong.value.remedy == "Return True or False."
+    assert [compare.like(right, True) for right in (1, 0.0, np.True_)] == [True, False, True]
 
 
 def test_answer_that_cannot_be_used_is_wrong_without_a_traceback():

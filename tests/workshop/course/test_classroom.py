@@ -203,6 +203,7 @@ def test_one_row_per_learner_whatever_an_upload_contains(tmp_path: Path) -> None
     data[60:200] = bytes(140)
     (where / "damaged.zip").write_bytes(data)
     Path(os.fsdecode(os.fsencode(where) + b"/M\xfcller")).mkdir()
+    (where / ".hidden.ipynb").write_text("{}")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
         source = READS.replace("PLACE", repr(str(where))).replace("PORT", port)
@@ -221,7 +222,9 @@ def test_one_row_per_learner_whatever_an_upload_contains(tmp_path: Path) -> None
                       "ben": "larger than 40 MiB", "untouched": ""}.items():  # fmt: skip
         (row,) = (row for name, row in found.items() if re.fullmatch(who.replace("?", "."), name))
         assert said in row["notes"] and (who == "ben" or row["points"] == "0"), row
-    assert len(found) == len(list(where.iterdir())) and not list(tmp_path.rglob("*escaped*"))
+    assert len(found) == len(list(where.glob("[!.]*"))) and not list(tmp_path.rglob("*escaped*"))
+    for said in ("empty: no exercise notebook", "left out: hidden (1: .hidden.ipynb)"):
+        assert said in printed, printed
     page = (tmp_path / "class.html").read_text(encoding="utf-8")
     boxed = ["under bubblewrap", "closed in"] if bubblewrap_works() else ["without bubblewrap"]
     for said in ("the time limit of 6 s", "MemoryError", "Python ended", "can forge", *boxed):

@@ -328,23 +328,26 @@ ALL_OF_IT = [1, 0, "{'path': 'images'}"]  # what DALI's reader was asked for: th
 
 
 @pytest.mark.parametrize(
-    ("shards", "shuffled", "status"),
+    ("shards", "shuffled", "common", "status"),
     [
-        ([[[2, 0, ""]], [[2, 1, ""]]], [[], []], "seen"),
-        ([[ALL_OF_IT], [ALL_OF_IT]], [[], []], "missing"),
-        ([[[1, 0, "{'path': 'a'}"]], [[1, 0, "{'path': 'b'}"]]], [[], []], "not seen"),
-        ([[], []], [[["data", "one"]], [["data", "other"]]], "missing"),
-        ([[], []], [[["data", "one"]], [["data", "one"]]], "not seen"),
-        ([[], []], [[["mine", "one"]], [["yours", "other"]]], "not seen"),
+        ([[[2, 0, ""]], [[2, 1, ""]]], [[], []], 0, "seen"),
+        # one more reader, of all files: the ranks take their shards of the other one
+        ([[[2, 0, ""], ALL_OF_IT], [[2, 1, ""], ALL_OF_IT]], [[], []], 3, "not seen"),
+        ([[ALL_OF_IT], [ALL_OF_IT]], [[], []], 0, "missing"),
+        ([[[1, 0, "{'path': 'a'}"]], [[1, 0, "{'path': 'b'}"]]], [[], []], 0, "not seen"),
+        ([[], []], [[["data", "one"]], [["data", "other"]]], 0, "missing"),
+        ([[], []], [[["data", "one"]], [["data", "one"]]], 0, "not seen"),
+        ([[], []], [[["mine", "one"]], [["yours", "other"]]], 0, "not seen"),
     ],
 )
 def test_shards_and_shuffles_tell_what_random_crops_hide(
-    shards: list, shuffled: list, status: str
+    shards: list, shuffled: list, common: int, status: str
 ) -> None:
-    """Each rank feeds images that no other rank has, as after random crops."""
+    """Each rank feeds images of which few or none are on the other, as after random crops."""
+    fed = [[f"{rank * (i >= common)} {i}" for i in range(100)] for rank in range(2)]
     ranks = [
-        verdict.Rank([{"kind": "update", "inputs": [f"{rank}{i}" for i in range(8)],
-                       "shards": shards[rank], "shuffled": shuffled[rank]}])
+        verdict.Rank([{"kind": "update", "inputs": fed[rank], "shards": shards[rank],
+                       "shuffled": shuffled[rank]}])
         for rank in range(2)
     ]  # fmt: skip
     assert verdict.share(ranks, [])[0] == status
