@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import random
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -286,8 +287,9 @@ WRAPPED = """            with torch.enable_grad():
     ],
 )  # fmt: skip
 def test_a_script_in_another_style_is_judged_or_not_accused(
-    edits: dict[str, str], said: str, tmp_path: Path, capsys
+    edits: dict[str, str], said: str, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sys, "argv", ["ipykernel_launcher.py", "-f", "kernel.json"])
     script, text = tmp_path / "train.py", FINISHED
     for before, after in edits.items():
         assert before in text
