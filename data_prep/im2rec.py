@@ -30,6 +30,7 @@ from data_prep.lists import (
     other_list,
     read_list,
     read_words,
+    take_off,
     write_classes,
     write_list,
 )
@@ -110,7 +111,7 @@ def pack_list(
 
     ``transform`` re-encodes an image; None packs the files unchanged. Raises UserError
     if the disk has too little room, or if images are missing, empty, git-LFS pointers or
-    (transforming) do not decode, unless ``skip_bad`` leaves them out.
+    (transforming) do not decode, unless ``skip_bad`` leaves them out and takes them off the list.
     """
     check_file(path_lst)
     if path_lst.is_symlink() and not path_lst.exists():
@@ -146,6 +147,8 @@ def pack_list(
         failed = pack(writer, root, entries, sizes, threads, transform, progress)
         _report_bad(failed, path_lst, skip_bad, "the record file was not put in place")
         took = progress.took(writer.count)
+    if bad or failed:
+        take_off(path_lst, {path.removeprefix(f"{root}/") for path, _ in (*bad, *failed)})
     name_classes(path_rec, classes, Path(root))
     if not quiet:
         left_out = LeftOut()
@@ -164,11 +167,11 @@ def _report_bad(bad: Bad, path_lst: Path, skip_bad: bool, outcome: str) -> None:
         names += f"\n  … and {len(bad) - 10:,} more"
     images = f"{len(bad):,} image{'s' if len(bad) > 1 else ''}"
     if skip_bad:
-        note(f"left out {images} of {path_lst}:\n{names}")
+        note(f"left out {images} of {path_lst}, also in the list:\n{names}")
         return
     raise UserError(
         f"{path_lst}: {images} cannot be packed, so {outcome}:\n{names}\n"
-        "Repair them, or pass --skip-bad to leave them out"
+        "Repair them, or pass --skip-bad to leave them out, also of the list"
     )
 
 
@@ -257,7 +260,11 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument_group("packing").add_argument
     add("--pass-through", action="store_true", help="pack the bytes of the files as they are")
     add("--num-thread", type=whole(), default=1, metavar="N", help="threads (default 1)")
-    add("--skip-bad", action="store_true", help="leave bad images out and name them")
+    add(
+        "--skip-bad",
+        action="store_true",
+        help="name bad images, and leave them out of the records and the list",
+    )
     add("--framing", metavar="FILE:FUNCTION",
         help="frame the records with your function, such as mine.py:frame")  # fmt: skip
     add("--resize", type=int, default=0, metavar="PX", help="make the shorter side PX long")

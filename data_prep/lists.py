@@ -13,6 +13,7 @@ from data_prep.output import new_files
 from rn50lib.data.classes import Classes, classes_of_folders, read_class_rows
 from rn50lib.data.scan import (
     IMAGE_EXTENSIONS,
+    LOOSE,
     LOST_CLASS,
     LeftOut,
     Listing,
@@ -51,8 +52,9 @@ def find_images(root: str, recursive: bool) -> Found:
     """List the images below ``root`` in the order in which MXNet's im2rec numbers them.
 
     With ``recursive``, folders are walked in sorted order, and each folder that holds an image gets
-    the next label; without, only the root's own images count, with label 0. Hidden files and
-    folders are left out. Raises UserError if the root is missing, holds no images, contains itself
+    the next label, and images next to the class folders are left out, which MXNet makes a class of
+    their own; without, only the root's own images count, with label 0. Hidden files and folders are
+    left out. Raises UserError if the root is missing, holds no images, contains itself
     by a link, has a name with a tab, or if no image of a class can be read.
     """
     if not os.path.isdir(root):
@@ -64,6 +66,9 @@ def find_images(root: str, recursive: bool) -> Found:
             if is_lost_class(name, reason):
                 raise UserError(f"{folder / name}: {LOST_CLASS}")
         listing.count_left_out(found.left_out, folder, relative)
+        if files and recursive and listing.folders and not relative:  # not a class of their own
+            found.left_out.add(LOOSE, *files)
+            files = []
         if files and recursive:
             found.classes[relative or "."] = len(found.classes)
         elif recursive and not listing.folders:
@@ -114,6 +119,13 @@ def write_list(path: Path, found: Found) -> None:
     with new_files(path) as (file,):
         text = "".join(f"{index}\t{label:f}\t{name}\n" for index, name, label in images)
         file.write(text.encode("utf-8", "surrogateescape"))
+
+
+def take_off(path: Path, images: set[str]) -> None:
+    """Remove the lines of some images, given as in the list, from a list."""
+    names = {image.encode("utf-8", "surrogateescape") for image in images}
+    with open(path, "rb") as old, new_files(path) as (new,):
+        new.writelines(line for line in old if line.rstrip(b"\r\n").split(b"\t")[-1] not in names)
 
 
 def read_list(path: str | os.PathLike) -> list[Entry]:

@@ -16,8 +16,9 @@ import google_crc32c
 import pytest
 from PIL import Image
 
-from data_prep import common, im2rec, recordwriter
+from data_prep import common, im2rec, recordwriter, verify
 from data_prep.encoding import pack_header
+from data_prep.lists import read_list
 from rn50lib.data.recordio import Reader
 from rn50lib.errors import UserError
 from tests.conftest import clean_environment
@@ -56,8 +57,9 @@ def tree(tmp_path):
 def test_list_is_numbered_walking_and_shuffled_with_seed_100(tree, tmp_path):
     run("--list", "--recursive", tmp_path / "a", tree)
     # The walk, spelt out: files of a folder sorted by code point, then its subfolders, sorted.
+    # MXNet's walk would begin with those of the root, as a class of their own.
     expected = []
-    for label, folder in enumerate(["", "b b/", "b b/deeper/", "zz/", "ä/"]):
+    for label, folder in enumerate(["b b/", "b b/deeper/", "zz/", "ä/"]):
         for name in ["1 ß.png", "x.jpg", "y.JPEG", "z.Jpg"]:
             expected.append(f"{len(expected)}\t{label}.000000\t{folder}{name}\n")
     random.seed(100)
@@ -73,12 +75,18 @@ def test_records_index_and_checksums_match_the_files(tree, tmp_path, threads, mo
     im2rec.main(["--pass-through", "--num-thread", threads, str(prefix), str(tree)])
     reader = Reader(f"{prefix}.rec")
     lines = (tmp_path / "out/a.lst").read_text().splitlines()
-    assert len(reader) == len(lines) == 20
+    assert len(reader) == len(lines) == 16
     for position, line in enumerate(lines):
         key, label, name = line.split("\t")
         assert reader.keys[position] == int(key)
         assert reader[position] == (int(float(label)), (tree / name).read_bytes())
-    assert sorted(os.listdir(tmp_path / "out")) == ["a.crc", "a.idx", "a.lst", "a.rec"]
+    assert sorted(os.listdir(tmp_path / "out")) == [
+        "a.crc",
+        "a.idx",
+        "a.lst",
+        "a.rec",
+        "classes.txt",
+    ]
     assert Path(f"{prefix}.crc").read_text() == checksums(prefix)
     for flag, ending in (("--checksums", "crc"), ("--index", "idx")):
         before = Path(f"{prefix}.{ending}").read_bytes()
@@ -225,6 +233,39 @@ def test_bad_files_are_named_or_left_out(tmp_path):
     done = run("--pass-through", "--skip-bad", prefix, root)
     assert "note: left out 4 images" in done.stderr
     assert [image for _, image in Reader(f"{prefix}.rec")] == [b"some image"]
+    (entry,) = read_list(f"{prefix}.lst")
+    assert entry.path == "good.jpg"
+
+
+def test_images_left_out_are_taken_off_the_list(tmp_path, capsys):
+    """The list then says what the records hold, and `verify` finds no error."""
+    for name, data in {
+        "cat/a": image_bytes((40, 30)),
+        "cat/é": b"x",
+        "dog/b": image_bytes((30, 40)),
+    }.items():
+        path = tmp_path / "images" / f"{name}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    prefix, root = str(tmp_path / "a"), str(tmp_path / "images")
+    im2rec.main(["--list", "--recursive", prefix, root])
+    before = Path(f"{prefix}.lst").read_bytes().splitlines()
+    im2rec.main(["--skip-bad", prefix, root])
+    assert "also in the list" in capsys.readouterr().err
+    after = Path(f"{prefix}.lst").read_bytes().splitlines()
+    assert after == [line for line in before if "é".encode() not in line]
+    assert verify.main([f"{prefix}.rec"]) == 0
+
+
+def test_images_next_to_the_class_folders_are_left_out(tmp_path, capsys):
+    for name in ("a_loose.jpg", "cat/a.jpg", "dog/b.jpg"):
+        (tmp_path / "images" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "images" / name).write_bytes(b"x")
+    im2rec.main(["--list", "--recursive", str(tmp_path / "a"), str(tmp_path / "images")])
+    assert "1 image outside the class folders (a_loose.jpg)" in capsys.readouterr().out
+    labels = {entry.path: entry.labels for entry in read_list(tmp_path / "a.lst")}
+    assert labels == {"cat/a.jpg": (0.0,), "dog/b.jpg": (1.0,)}
+    assert (tmp_path / "classes.txt").read_text() == "0\tcat\t\n1\tdog\t\n"
 
 
 def test_a_file_that_is_still_written_is_not_packed(tmp_path, monkeypatch):
@@ -328,14 +369,14 @@ def test_odd_folders_are_refused_or_noted(tree, tmp_path, capsys, error_of):
     (tree / "zz" / "up").symlink_to(tree)
     assert "zz/up: this link leads back" in error_of(im2rec.main, *command)
     (tree / "zz" / "up").unlink()
-    (tree / "a\tb.jpg").write_bytes(b"x")
+    (tree / "zz" / "a\tb.jpg").write_bytes(b"x")
     assert "rename the file" in error_of(im2rec.main, *command)
-    (tree / "a\tb.jpg").unlink()
-    (tree / "c").mkdir()
+    (tree / "zz" / "a\tb.jpg").unlink()
+    (tree / "zz" / "c").mkdir()
     shutil.copytree(tree / "zz", tree / "zz" / ".ipynb_checkpoints")
     im2rec.main(command)
     shown = capsys.readouterr()
-    assert "note: c holds no images and gets no label" in shown.err
+    assert "note: zz/c holds no images and gets no label" in shown.err
     assert "1 hidden file (zz/.ipynb_checkpoints)" in shown.out
 
 
