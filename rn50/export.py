@@ -5,7 +5,8 @@
 
 The ONNX model takes images as validation prepares them, uint8 (N, size, size, 3) RGB, under the
 name `images`, normalises them, and returns float32 `logits` (N, classes); its metadata has the
-classes' names as JSON, under `classes`. A state dict holds the weights under the names of
+classes' names as JSON, under `classes`, and the sizes to which validation resizes and crops, under
+`resize` (the shorter side) and `crop`. A state dict holds the weights under the names of
 torchvision and timm; a .safetensors file has the same metadata.
 """
 
@@ -19,6 +20,7 @@ import numpy as np
 
 from rn50.installed import has
 from rn50lib import checkpoint
+from rn50lib.config import TrainConfig
 from rn50lib.data.classes import Classes
 from rn50lib.errors import Parser, UserError
 from rn50lib.files import Output, contains
@@ -28,12 +30,13 @@ MARK = "rn50 export"  # in each file that `export` wrote
 WEIGHTS = (".pth", ".pt", ".safetensors")
 
 
-def signed(content: bytes, classes: Classes) -> bytes:
-    """Return an ONNX file's content with the classes in its metadata, and our mark."""
+def signed(content: bytes, classes: Classes, config: TrainConfig) -> bytes:
+    """Return an ONNX file's content with classes and sizes in its metadata, and our mark."""
     import onnx
 
     model = onnx.load_from_string(content)
-    onnx.helper.set_model_props(model, {"classes": json.dumps(classes.to_dict())})
+    sizes = {"resize": str(config.val_resize), "crop": str(config.image_shape)}
+    onnx.helper.set_model_props(model, {"classes": json.dumps(classes.to_dict()), **sizes})
     model.producer_name = MARK
     return model.SerializeToString()
 
@@ -75,7 +78,7 @@ def export(prefix: str | Path, epoch: int, output: Path) -> None:
     if output.suffix == ".onnx":
         from rn50lib.torch.inference import serving
 
-        content = signed(serving(net, arrays, config.image_shape), classes)
+        content = signed(serving(net, arrays, config.image_shape), classes, config)
     else:
         content = to_state_dict(net, arrays, output.suffix, classes)
     to.write(content)

@@ -1,15 +1,15 @@
 """`rn50 predict`: class probabilities of images, prepared as validation prepares them.
 
-rn50 predict PREFIX EPOCH a.jpg b.jpg            # the three most likely classes of each
+rn50 predict PREFIX EPOCH a.jpg folder           # the three most likely classes of each image
 rn50 predict PREFIX EPOCH --split val -o out.npz # a whole split, as arrays
 """
 
 from __future__ import annotations
 
-import shlex
+import os
 import sys
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from rn50lib import checkpoint
 from rn50lib.config import FLAGS, TrainConfig
 from rn50lib.data.classes import Classes
 from rn50lib.data.decode import ImageDecoder
+from rn50lib.data.scan import LeftOut, list_folder
 from rn50lib.errors import Parser, UserError, whole
 from rn50lib.files import Output, is_stream
 
@@ -42,12 +43,34 @@ class Files:
         try:
             return path.read_bytes()
         except OSError as error:
-            inner = "*/*.jpg" if any(path.glob("*/")) else "*.jpg"
-            hint = f"; give {shlex.quote(str(path))}/{inner}" if path.is_dir() else ""
-            raise UserError(f"{path} cannot be read: {error.strerror}{hint}") from error
+            raise UserError(f"{path} cannot be read: {error.strerror}") from error
 
     def name(self, i: int) -> str:
         return str(self.paths[i])
+
+
+def find_files(paths: Iterable[Path]) -> Files:
+    """Return image files, and those in folders and their subfolders, in order.
+
+    What folders hold besides images is counted on stderr. Raises UserError for one without images.
+    """
+    found: list[Path] = []
+    for path in paths:
+        if not path.is_dir():
+            found.append(path)
+            continue
+        inside, left_out = [], LeftOut()
+        for folder, below, _ in os.walk(path):
+            below[:] = sorted(name for name in below if not name.startswith("."))
+            listing = list_folder(folder)
+            inside += [Path(folder, name) for name in listing.images]
+            for name, reason in listing.left_out:
+                left_out.add(reason, name)
+        if not inside:
+            raise UserError(f"{path}: no image is in this folder{left_out.note}")
+        print(f"{path}: {len(inside):,} images{left_out.note}", file=sys.stderr)
+        found += inside
+    return Files(tuple(found))
 
 
 def trained_as(prefix: str | Path, epoch: int, **values: Any) -> TrainConfig:
@@ -157,26 +180,27 @@ def write(to: Output, rows: Sequence[tuple[str, int, np.ndarray]], classes: Sequ
 
 def main(argv: list[str]) -> int:
     parser = Parser(prog="rn50 predict", description="Class probabilities from a checkpoint.")
-    add, engine = parser.add_argument, FLAGS["engine"]
+    add = parser.add_argument
     add("prefix", help="the --model-prefix of the training run")
     add("epoch", type=int, help="the epoch of the checkpoint")
-    add("images", nargs="*", type=Path, help="image files")
+    add("images", nargs="*", type=Path, help="image files, or folders of them")
     add("--split", choices=("train", "val"), help="a whole split of the data set")
     add("--data-root", help="the data set (default: that of the training)")
     add("-o", "--output", type=Path, help="write all probabilities to FILE.npz")
     add("-b", "--batch-size", type=whole(), metavar="N",
         help="images at the same time (default: as in the training)")  # fmt: skip
-    add("--engine", choices=engine.choices, help=engine.help)
+    for name in ("engine", "dtype"):
+        add(f"--{name}", choices=FLAGS[name].choices, help=FLAGS[name].help)
     args = parser.parse_args(argv)
     if bool(args.images) == bool(args.split):
-        parser.error("name image files or use --split val: one of the two")
+        parser.error("name image files or folders, or use --split val: one of the two")
     output = None
     if args.output:
         if args.output.suffix != ".npz" and not is_stream(args.output):
             raise UserError(f"--output {args.output}: name a file that ends in .npz")
         output = Output("--output", args.output, "a file of rn50 predict", is_predictions)
     root = args.data_root or trained_as(args.prefix, args.epoch).data_root
-    images: Any = Files(tuple(args.images))
+    images: Any = find_files(args.images)
     data = None
     if args.split or args.data_root:
         from rn50lib.data.source import classes_of, open_source
@@ -187,7 +211,8 @@ def main(argv: list[str]) -> int:
             print_sources({args.split: images}, every=False)
         data = images.classes if args.split else classes_of(root)
     classes = read_trained_classes(checkpoint.path(args.prefix, args.epoch), data)
-    values = {n: getattr(args, n) for n in ("engine", "batch_size") if getattr(args, n) is not None}
+    names = ("engine", "dtype", "batch_size")
+    values = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     probabilities, bad = predict(args.prefix, args.epoch, images, **values)
     labels = getattr(images, "labels", np.full(len(images), -1))
     good = [i for i in range(len(images)) if i not in bad]

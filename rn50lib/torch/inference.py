@@ -141,7 +141,9 @@ def from_onnx(
     if dtype not in known:
         names = " or ".join(map(str, known)).replace("torch.", "")
         found = str(dtype).removeprefix("torch.")
-        raise UserError(f"--engine {name} computes in {names}, not {found}: use --engine torch")
+        raise UserError(
+            f"--engine {name} computes in {names}, not {found}: use --engine torch or --dtype float32"
+        )
     network = cache(lambda size: load(onnx_of(model, size)))
 
     def compute(images_NCHW: Tensor) -> Tensor:

@@ -35,9 +35,10 @@ def images_and_answers(photos: Photos, trained: Path) -> tuple[np.ndarray, np.nd
 
 
 def assert_names(model: Any) -> None:
-    """Assert that a file of ONNX carries the names of the classes."""
-    (entry,) = (p for p in model.metadata_props if p.key == "classes")
-    assert json.loads(entry.value)["names"] == list(CLASSES)
+    """Assert that a file of ONNX carries the names of the classes, and the sizes of validation."""
+    stated = {entry.key: entry.value for entry in model.metadata_props}
+    assert json.loads(stated["classes"])["names"] == list(CLASSES)
+    assert (stated["resize"], stated["crop"]) == ("37", "32")
 
 
 @pytest.mark.needs("onnx")
