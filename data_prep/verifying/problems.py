@@ -34,6 +34,8 @@ KINDS = {
     "turned": Kind(WARNING, "images that their EXIF block turns",
                    "every loader reads them upright but DALI 1, which refuses them: for it, pack"
                    " them with im2rec without --pass-through, or use --loader native"),
+    "not-utf8": Kind(WARNING, "files whose names are not UTF-8",
+                     "DALI cannot open them: rename them, or use --loader native"),
     "cmyk-plain": Kind(WARNING, "CMYK images without Adobe's marker",
                        "every loader here takes their values for ink; if they look like negatives,"
                        " convert them"),

@@ -20,7 +20,7 @@ from PIL import Image, ImageChops, ImageFile
 from rn50lib import hooks
 from rn50lib.config import TrainConfig
 from rn50lib.data.sampler import image_seed
-from rn50lib.data.source import refuse_no_image
+from rn50lib.data.source import VERIFY, refuse_no_image
 from rn50lib.errors import UserError
 from rn50lib.recipe import Box, center_crop_box
 
@@ -139,23 +139,24 @@ def open_image(data: bytes, name: str) -> ImageFile.ImageFile:
     try:
         opened: ImageFile.ImageFile = Image.open(io.BytesIO(data))  # type: ignore[assignment]
     except Image.DecompressionBombError:
-        raise UserError(f"{name} {TOO_LARGE}") from None
+        raise UserError(f"{name} {TOO_LARGE}", VERIFY) from None
     except Exception as error:  # Pillow raises many types for damaged headers
         refuse_no_image(name, data)
         problem = f"{name} is not an image that can be decoded; remove it"
-        raise UserError(problem, ("verify",)) from error
+        raise UserError(problem, VERIFY) from error
     if opened.format not in FORMATS:
         raise UserError(
             f"{name} is a {opened.format} image, and only JPEG and PNG are read: convert it, or"
-            " remove it"
+            " remove it",
+            VERIFY,
         )
     if opened.width * opened.height > MAX_PIXELS:
-        raise UserError(f"{name} {TOO_LARGE}")
+        raise UserError(f"{name} {TOO_LARGE}", VERIFY)
     return opened
 
 
 def _damaged(name: str, error: Exception) -> UserError:
-    return UserError(f"{name} is damaged and does not decode ({error}); remove it", ("verify",))
+    return UserError(f"{name} is damaged and does not decode ({error}); remove it", VERIFY)
 
 
 def decode_image(data: bytes, name: str) -> Image.Image:

@@ -49,6 +49,7 @@ from rn50lib.data.tfrecord import (
 from rn50lib.errors import UserError
 from rn50lib.files import NAMES
 
+VERIFY = ("verify",)  # the remedy of an image that cannot be used: others may be like it
 _ANNEX_POINTER = re.compile(rb"[./]*(git/)?annex/objects/")  # or a link checked out as text
 OPEN_SHARDS = 64  # at the same time: each takes a file descriptor
 
@@ -300,9 +301,9 @@ class FileSource(Source):
 def refuse_no_image(name: str, data: bytes) -> None:
     """Raise UserError, with the `name` of the image, if it is empty or a pointer."""
     if not data:
-        raise UserError(f"{name}: this image has no bytes; copy it again or remove it")
+        raise UserError(f"{name}: this image has no bytes; copy it again or remove it", VERIFY)
     if pointer := describe_pointer(data):
-        raise UserError(f"{name}: this is {pointer}")
+        raise UserError(f"{name}: this is {pointer}", VERIFY)
 
 
 def describe_pointer(data: bytes) -> str | None:

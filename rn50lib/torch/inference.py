@@ -142,7 +142,8 @@ def from_onnx(
         names = " or ".join(map(str, known)).replace("torch.", "")
         found = str(dtype).removeprefix("torch.")
         raise UserError(
-            f"--engine {name} computes in {names}, not {found}: use --engine torch or --dtype float32"
+            f"--engine {name} computes in {names}, not {found}: use --engine torch, or --dtype"
+            f" {names.split()[0]}"
         )
     network = cache(lambda size: load(onnx_of(model, size)))
 

@@ -136,6 +136,10 @@ TRAIN, VAL = "train/pear/train_0.JPEG", "val/pear/val_0.JPEG"
         (f"cp {TRAIN} val/pear/leak.JPEG", {("leak", "val/pear/leak.JPEG")}),
         (f"cp {TRAIN} train/plum/same.JPEG", {("conflict", "train/plum/same.JPEG")}),
         (f"head -c 300 {TRAIN} > train/pear/cut.jpg", {("undecodable", "train/pear/cut.jpg")}),
+        (
+            f"mv {TRAIN} $'train/pear/\\xe4.jpg'; mv {VAL} val/pear/ä.jpg",
+            {("not-utf8", "train/pear/\udce4.jpg")},
+        ),
         ("touch train/pear/zero.jpg", {("empty-file", "train/pear/zero.jpg")}),
         ("ln -s /nowhere train/pear/x.jpg", {("dangling", "train/pear/x.jpg")}),
         ("rm */pear/*", {("lost-class", "train/pear"), ("empty-class", "val/pear")}),
