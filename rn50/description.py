@@ -29,7 +29,7 @@ def describe(resolved: Resolved) -> str:
     if config.dtype == "float16" and not machine().gpus:
         lines.append("  float16 on a processor shows what float16 does, not how fast it is")
     if config.loader == "synthetic":
-        lines.append("  synthetic images: speed is real, accuracy means nothing")
+        lines.append("  synthetic images (100 batches, or --num-examples): accuracy means nothing")
     elif scores_random_weights(config):
         lines.append("  no checkpoint: the weights are random and accuracy means nothing; `rn50"
                      " score PREFIX EPOCH` validates a trained model")  # fmt: skip

@@ -50,16 +50,10 @@ class Files:
 
 
 def find_files(paths: Iterable[Path]) -> Files:
-    """Return image files, and those in folders and their subfolders, in order.
-
-    What folders hold besides images is counted on stderr. Raises UserError for one without images.
-    """
+    """Return image files, and those in folders and below. Raises UserError for one without."""
     found: list[Path] = []
     for path in paths:
-        if not path.is_dir():
-            found.append(path)
-            continue
-        inside, left_out = [], LeftOut()
+        inside, left_out = [] if path.is_dir() else [path], LeftOut()
         for folder, below, _ in os.walk(path):
             below[:] = sorted(name for name in below if not name.startswith("."))
             listing = list_folder(folder)
@@ -68,7 +62,8 @@ def find_files(paths: Iterable[Path]) -> Files:
                 left_out.add(reason, name)
         if not inside:
             raise UserError(f"{path}: no image is in this folder{left_out.note}")
-        print(f"{path}: {len(inside):,} images{left_out.note}", file=sys.stderr)
+        if left_out:
+            print(f"{path}: {len(inside):,} images{left_out.note}", file=sys.stderr)
         found += inside
     return Files(tuple(found))
 
