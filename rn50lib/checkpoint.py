@@ -109,7 +109,10 @@ class CheckpointManager:
         config, prefix, found = self.config, self.prefix, None
         if prefix and config.resume:
             found, passed_over = newest(prefix)
-            none = f"nothing to resume under {prefix}: starting from the first epoch"
+            folder, end = Path(prefix).parent, "-symbol.json"
+            others = sorted(p.name.removesuffix(end) for p in folder.glob(f"*{end}"))
+            also = f" (here are {first_names(others)})" if others else ""
+            none = f"nothing to resume under {prefix}{also}: starting from the first epoch"
             for line in passed_over if found else [*passed_over, none]:
                 progress.say(line)
         elif prefix and config.load_epoch is not None:
@@ -144,7 +147,14 @@ class CheckpointManager:
         self.state = state = found.position
         epochs_done = "1 epoch is" if found.epoch == 1 else f"{found.epoch} epochs are"
         more = f", and {state.images} images of the next" if state.images else ""
-        progress.say(f"resumed from {file}: {epochs_done} done{more}")
+        left = "" if found.epoch < config.num_epochs else "; --num-epochs asks for no more"
+        progress.say(f"resumed from {file}: {epochs_done} done{more}{left}")
+        old, new = found.config, config.to_dict()
+        values = ("n", "batch_size", "macrobatch_size", "lr", "num_epochs")
+        changed = {name: old[name] for name in values if name in old and old[name] != new[name]}
+        if changed:
+            told = (f"{flag_name(name)} {new[name]} (was {was})" for name, was in changed.items())
+            progress.say(f"different from now on: {', '.join(told)}")
         return found.epoch
 
     def init_from_checkpoint(self, step: TrainStep, file: Path) -> str:

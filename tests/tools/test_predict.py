@@ -95,9 +95,7 @@ def test_engines_score_and_measure_but_do_not_train(
     assert "needs --only-inference" in rn50(*sweep).error
     refused = rn50(*sweep, "--only-inference")
     assert refused.status == 1
-    assert (
-        "computes in float32, not bfloat16: use --engine torch, or --dtype" in refused.err
-    )
+    assert "computes in float32, not bfloat16: use --engine torch, or --dtype" in refused.err
 
 
 def test_bad_input_is_named(trained: Path, tmp_path: Path) -> None:

@@ -314,6 +314,16 @@ def test_damaged_validation_image_keeps_the_training(
     assert timeless(strict_json(Path("r.json"))) == timeless(strict_json(Path("n.json")))
 
 
+def test_a_resumed_run_says_what_is_left_and_what_differs(rn50: Run, photos: Photos) -> None:
+    flags = ("--benchmark-iters", "1", "--no-val", "-e", "1")
+    assert resume(rn50, photos, *flags).status == 0
+    again = resume(rn50, photos, *flags, "--resume", "-b", "5")
+    assert "1 epoch is done; --num-epochs asks for no more" in again.err
+    assert "different from now on: --batch-size 5 (was " in again.err
+    mistyped = resume(rn50, photos, *flags, "--resume", "--model-prefix", "mm")
+    assert "nothing to resume under mm (here are m): starting from the first epoch" in mistyped.err
+
+
 def test_save_period_and_keep(rn50: Run, photos: Photos) -> None:
     flags = ("--benchmark-iters", "1", "--no-val", "-e", "5")
     assert resume(rn50, photos, *flags, "--save-period", "2").status == 0
