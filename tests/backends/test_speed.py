@@ -92,7 +92,7 @@ step = build("torch", batch_size=4096)
 has = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 images = np.zeros((4096, 224, 224, 3), np.uint8)
 resource.setrlimit(resource.RLIMIT_AS, (has + images.nbytes + 2**30,) * 2)
-for act in (lambda b: step.train_step(b, 0.1), step.eval_step):
+for act in (lambda b: step.train_step(b, 0.1), step.eval_step, lambda b: step.predict(b.images)):
     try:
         act(Batch(images, np.zeros(4096, np.int32), 4096))
     except UserError as error:
@@ -110,9 +110,9 @@ def test_out_of_memory_is_one_line(tmp_path: Path) -> None:
         env=clean_environment(), capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    training, scoring = done.stdout.splitlines()
+    training, scoring, predicting = done.stdout.splitlines()
     assert training.startswith("--batch-size 4096: the device's memory is full: use -b 2048; with")
-    assert scoring == "--batch-size 4096: the device's memory is full: use -b 2048"
+    assert scoring == predicting == "--batch-size 4096: the device's memory is full: use -b 2048"
 
 
 # --- on a GPU -------------------------------------------------------------------------------------
@@ -290,6 +290,36 @@ def test_a_step_that_cannot_be_captured_is_refused_with_the_cause(monkeypatch: A
         step(torch.zeros(1))
     message = "--set cuda_graph=true: RuntimeError: a copy waits for the device; leave it out"
     assert str(caught.value) == message
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch", "triton")
+def test_kernels_of_ours_need_a_c_compiler(monkeypatch: Any, tmp_path: Path) -> None:
+    import torch
+
+    from rn50lib.torch import fused
+
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    config = build("torch", fused=False).config
+    fused.check("cuda", config)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    with pytest.raises(UserError, match="--set fused=true: Triton needs a C compiler; leave it"):
+        fused.check("cuda", config)
+
+
+@pytest.mark.acceptance
+@pytest.mark.needs("torch")
+def test_an_engine_without_a_compiler_is_one_line(monkeypatch: Any, tmp_path: Path) -> None:
+    from torch._inductor import config
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    step = build("torch", engine="compile", only_inference=True)
+    with (
+        config.patch({"cpp.cxx": (str(tmp_path / "no-compiler"),)}),
+        pytest.raises(UserError, match="--engine compile: .*: leave the flag out"),
+    ):
+        step.predict(batch(4).images)
 
 
 @pytest.mark.acceptance
