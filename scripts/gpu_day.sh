@@ -91,12 +91,12 @@ fi
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
 rn50="$PYTHON -m rn50"
 bench="$rn50 benchmark -n 1 -e 2 -w 1 --no-val"
-size="-b 128,256 -i 30 --image-shape 224" peers="--rounds 5 --seconds 0.5" large="--batches 256" medium="--batches 64" small="--batches 1 16"
+size="-b 256 -i 30 --image-shape 224" peers="--rounds 5 --seconds 0.5" large="--batches 256" medium="--batches 64" small="--batches 1 16"
 dtypes="tf32 float32" half=float16 rungs="--batch-size 128 --workers 12" profile=gpu own="--dtype float16"
 epochs=9 images=7680 workers="--workers 16 --sizes 224" signs=${RN50_DATA:-data}/roadsigns draw=""
 traced="-b 256 --image-shape 224 --num-examples 4096" compiled="6_compiled_ddp 6_compiled_horovod"
 if [ -n "${CPU:-}" ]; then
-  size="-b 2,4 -i 3 --image-shape 32 --network tiny" peers="--rounds 1 --seconds 0.1 --size 64 --threads 1" large="--batches 2" medium=$large small=$large
+  size="-b 4 -i 3 --image-shape 32 --network tiny" peers="--rounds 1 --seconds 0.1 --size 64 --threads 1" large="--batches 2" medium=$large small=$large
   dtypes="" half=float32 rungs="--image-size 32 --batch-size 2 --steps 2" profile=ci own="--profile ci --dtype float32"
   epochs=2 images=256 workers="--workers 1 --sizes 32" signs=$OUT/roadsigns draw="--train 96 --val 48" traced="-b 4 --num-examples 800" compiled="" # which takes minutes
 else
