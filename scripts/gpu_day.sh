@@ -125,8 +125,8 @@ if begin speed 300; then # a comparison for each result that is wanted, the most
   compare predict-1-16 80 predict $small --dtypes $half --only eager graph "ours, graph"
   compare train-64 70 train $medium --dtypes $half --only ours "ours, graph"
 fi
-if begin compile 250; then # both contestants compile at the same time, for a minute or less
-  compare predict-compile 100 predict $large --dtypes $half --only compile "ours, compile"
+if begin compile 270; then
+  compare predict-compile 120 predict $large --dtypes $half --only compile "ours, compile"
   compare train-compile 150 train $large --dtypes $half --only compile "ours, compile" "ours, fused graph"
 fi
 if begin kernels 300; then
