@@ -221,7 +221,9 @@ def trainer(args: argparse.Namespace, images: np.ndarray, numbers: np.ndarray):
     optimizer = torch.optim.SGD(
         whole.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4, fused=True
     )
-    scaler = torch.amp.GradScaler(DEVICE, enabled=dtype == torch.float16)
+    # at 2^16, the default, the first step may overflow, and PyTorch's fused SGD then leaves the
+    # momentum as the memory was: NaN in all weights, on which a GPU may compute faster
+    scaler = torch.amp.GradScaler(DEVICE, init_scale=2.0**10, enabled=dtype == torch.float16)
     by_graph = args.name == "graph"
 
     def loss_of(images: torch.Tensor) -> torch.Tensor:
