@@ -153,7 +153,11 @@ class TestGpu:
     def test_graph_and_fused_step_train_as_the_plain_one(
         self, ways: tuple[str, ...], dtype: str
     ) -> None:
-        """Two shapes: the second one comes too seldom for a graph."""
+        """Two shapes: the second one comes too seldom for a graph.
+
+        At a low rate, so that eight steps hardly amplify a rounding: with noise of its size after
+        every layer the updates differ by 0.01, 0.04 and 0.12, and without one step by 0.27.
+        """
         fields: dict[str, Any] = {"dtype": dtype, "batch_size": 16}
         fields |= {"loss_scale": "dynamic"} if dtype == "float16" else {}
         plain, fast = (
@@ -163,13 +167,18 @@ class TestGpu:
         start, sums = trained(plain), {}
         for step in (plain, fast):
             for number in range(8):
-                step.train_step(batch(16, seed=number), 0.01)
-            step.train_step(batch(8, seed=9), 0.01)
+                step.train_step(batch(16, seed=number), 1e-4 * (1 + number))
+            step.train_step(batch(8, seed=9), 1e-4)
             sums[step] = step.pop_metrics()
-        moved = distance(start, trained(plain))
-        limit = {"float32": 0.01, "float16": 0.1, "bfloat16": 0.3}[dtype]
-        assert distance(trained(plain), trained(fast)) < limit * moved
-        np.testing.assert_allclose(sums[fast][0], sums[plain][0], rtol=limit)
+        limit = {"float32": 0.05, "float16": 0.1, "bfloat16": 0.2}[dtype]
+        for part in ("velocity/", ""):
+            names = [name for name in start if name.startswith("velocity/") == bool(part)]
+            before, one, other = (
+                np.concatenate([arrays[name].ravel() for name in names])
+                for arrays in (start, trained(plain), trained(fast))
+            )
+            assert np.linalg.norm(one - other) < limit * np.linalg.norm(one - before), part
+        np.testing.assert_allclose(sums[fast][0], sums[plain][0], rtol=limit / 10)
         assert sums[fast][-1] == sums[plain][-1] == 8 * 16 + 8
 
     def test_predictions_by_a_graph_have_the_present_weights(self) -> None:
