@@ -39,6 +39,7 @@ from torch.nn import functional as F
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
+BFLOAT16 = "ours, fused bfloat16"  # next to the float16 of all others
 OURS: dict[str, dict[str, dict]] = {  # by the job: what differs from the defaults
     "train": {"ours": {}},
     "predict": {"ours": {}, "ours, auto": {"engine": "auto"}},
@@ -53,6 +54,7 @@ if GPU:
         "ours, graph": graph,
         "ours, fused": fused,
         "ours, fused graph": graph | fused,
+        BFLOAT16: fused | {"dtype": "bfloat16"},
         "ours, compile": {"compile": True},
     }
     OURS["predict"] |= {
@@ -85,9 +87,9 @@ def ours(args: argparse.Namespace, images: np.ndarray, numbers: np.ndarray):
     asked = dict(
         loader="synthetic", backend="torch", image_shape=args.size, batch_size=len(images),
         dtype=args.dtype, threads=args.threads, num_classes=1000, n=1,
-        only_inference=args.job == "predict", **OURS[args.job][args.name],
+        only_inference=args.job == "predict",
     )  # fmt: skip
-    config = resolve(asked, machine(), 1000).config
+    config = resolve(asked | OURS[args.job][args.name], machine(), 1000).config
     net = config.to_network()
     step = build_step(config, net, comm.connect())
     arrays = checkpoint.load(args.weights, 0).arrays
@@ -219,7 +221,9 @@ def trainer(args: argparse.Namespace, images: np.ndarray, numbers: np.ndarray):
     optimizer = torch.optim.SGD(
         whole.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4, fused=True
     )
-    scaler = torch.amp.GradScaler(DEVICE, enabled=dtype == torch.float16)
+    # at 2^16, the default, the first step may overflow, and PyTorch's fused SGD then leaves the
+    # momentum as the memory was: NaN in all weights, on which a GPU may compute faster
+    scaler = torch.amp.GradScaler(DEVICE, init_scale=2.0**10, enabled=dtype == torch.float16)
     by_graph = args.name == "graph"
 
     def loss_of(images: torch.Tensor) -> torch.Tensor:
@@ -293,6 +297,17 @@ def floor(args: argparse.Namespace, images: np.ndarray):
     return step
 
 
+def get_ready(name: str) -> None:
+    """Import what a contestant needs, and make its GPU's context: in all processes at once."""
+    if name in OURS["train"] | OURS["predict"]:
+        from rn50 import autoconfig  # noqa: F401
+        from rn50lib import run_setup  # noqa: F401
+        from rn50lib.torch import train_step  # noqa: F401
+    else:
+        measure.import_torchvision()
+    torch.zeros(1, device=DEVICE)
+
+
 def start(args: argparse.Namespace, name: str, weights: Path, batch: int, dtype: str):
     """Make the work of a contestant, for `turn`, in its process; return its first answer."""
     args.name, args.weights, args.dtype = name, weights, dtype
@@ -348,8 +363,10 @@ def turn(seconds: float, cpu: bool) -> float:
 def make_weights(folder: Path, size: int) -> tuple[Path, Path]:
     """Make random weights with fitting statistics of batch norm.
 
-    Returns a state dict for the peers, and the prefix of a checkpoint that `rn50 import` makes.
+    Returns a state dict for the peers, and the prefix of a checkpoint as `rn50 import` makes it.
     """
+    from rn50.import_weights import import_weights
+
     torch.manual_seed(0)
     model = resnet50()
     for name, module in model.named_modules():
@@ -361,7 +378,7 @@ def make_weights(folder: Path, size: int) -> tuple[Path, Path]:
         model((torch.rand(8, 3, size, size) - 0.45) / 0.226)
     file, prefix = folder / "weights.pth", folder / "weights"
     torch.save(model.state_dict(), file)
-    measure.output([sys.executable, "-m", "rn50", "import", "torchvision", file, "-o", prefix])
+    import_weights(file, str(prefix), scored={})  # here: a process takes seconds to start
     return file, prefix
 
 
@@ -391,15 +408,20 @@ def compare(
     for name, process in processes.items():
         if dtype == "bfloat16" and name == "ONNX Runtime":  # it has no such convolutions for x86
             continue
+        if name == BFLOAT16 and dtype != "float16":
+            continue
         file = weights[name in own]
         starting[name] = process.submit(start, args, name, file, batch, dtype)
-        if "compile" not in name:  # compilers overlap; the others need memory to start
+        # what starts alone has the memory, and times cuDNN's kernels undisturbed; but a compiled
+        # training step takes a minute to start
+        if args.job == "predict" or "compile" not in name:
             futures.wait([starting[name]])
     for name, answer in starting.items():
         try:
             answers[name] = answer.result()
             if name != "kernels":
-                check_agreement(answers["ours"], answers[name], dtype)
+                own_dtype = own.get(name, {}).get("dtype", dtype)
+                check_agreement(answers["ours"], answers[name], own_dtype)
         except Exception as error:
             if name == "ours":
                 raise
@@ -411,7 +433,7 @@ def compare(
     seconds = measure.run_rounds(work, args.rounds)
     pairs = [(ours, peer) for ours in own for peer in PEERS[args.job]]
     pairs += [(way, "ours") for way in own if way != "ours"]  # what each way gains
-    pairs += [("ours, fused graph", "ours, compile")]
+    pairs += [("ours, fused graph", "ours, compile"), (BFLOAT16, "ours, fused")]
     measure.print_table(seconds, pairs, what, batch)
     return agreed
 
@@ -437,8 +459,8 @@ def main() -> None:
             for name in dict.fromkeys(["ours", *names])
         }
         stack.callback(measure.end_processes)
-        for process in processes.values():
-            process.submit(int)  # all import PyTorch at once
+        for name, process in processes.items():
+            process.submit(get_ready, name)
         weights = make_weights(Path(folder), args.size)
         agreed = [
             compare(args, weights, batch, dtype, processes)

@@ -11,6 +11,8 @@ computes the same. Suffixes name a tensor's axes: M is all pixels of a batch, C 
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
 from typing import Any
 
 import torch
@@ -42,6 +44,8 @@ def check(device: str, config: TrainConfig) -> None:
         why = "there is no GPU"
     elif torch.cuda.get_device_capability() < (7, 0):
         why = "Triton needs a GPU of compute capability 7.0 or later"
+    elif not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
+        why = "Triton needs a C compiler"
     elif config.compile:
         why = "--compile writes such kernels itself"
     if why:

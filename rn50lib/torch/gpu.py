@@ -19,7 +19,7 @@ from rn50lib.train_step import BEFORE_TRACE, TRACED_STEPS
 
 # Errors of a full memory: PyTorch's GPU allocator, cuDNN and NCCL; the host's allocator
 MEMORY_FULL = ("out of memory", "DefaultCPUAllocator")
-COMPILERS = ("torch._dynamo", "torch._inductor")  # modules of torch.compile's errors
+COMPILERS = ("torch._dynamo", "torch._inductor", "triton")  # modules of compilers' errors
 
 
 class CudaPrefetcher:
@@ -117,12 +117,15 @@ class Tracer:
 
 @contextlib.contextmanager
 def explain_errors(config: TrainConfig, training: bool) -> Iterator[None]:
-    """Raise UserError in place of the errors of a full memory and of torch.compile."""
+    """Raise UserError in place of the errors of a full memory and of a compiler."""
     try:
         yield
     except Exception as error:
         if isinstance(error, RuntimeError) and any(text in str(error) for text in MEMORY_FULL):
             raise memory_full(config.batch_size, training) from None
-        if type(error).__module__.startswith(COMPILERS):
-            raise UserError(f"--compile: {first_line(error)}: leave the flag out") from error
+        if (module := type(error).__module__).startswith(COMPILERS):
+            flag = "--compile" if config.compile else f"--engine {config.engine}"
+            if config.fused and module.startswith("triton"):
+                flag = "--set fused=true"
+            raise UserError(f"{flag}: {first_line(error)}: leave the flag out") from error
         raise

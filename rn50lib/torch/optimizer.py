@@ -103,7 +103,7 @@ class FusedSGD:
             torch._fused_sgd_(
                 weights,
                 [weight.grad for weight in weights],
-                [self.velocity[name] for name in names],
+                [self.velocity[name] for name in names] if self.momentum else [],
                 weight_decay=decay,
                 momentum=self.momentum,
                 lr=self.lr,

@@ -225,14 +225,15 @@ class TorchStep:
     @torch.inference_mode()
     def predict(self, images: np.ndarray) -> np.ndarray:
         stored = torch.as_tensor(images)
-        if self.device == "cuda":
-            stored = self.pinned(stored)
-        if not self.config.cuda_graph:
-            stored = stored.to(self.device, non_blocking=True)
-            return self.probabilities(stored)[0].cpu().numpy()
-        if self.replayed is None:
-            self.replayed = graphs.Replayed(self.probabilities, "prediction")
-        return self.replayed(stored)[0].cpu().numpy()
+        with gpu.explain_errors(self.config, training=False):
+            if self.device == "cuda":
+                stored = self.pinned(stored)
+            if not self.config.cuda_graph:
+                stored = stored.to(self.device, non_blocking=True)
+                return self.probabilities(stored)[0].cpu().numpy()
+            if self.replayed is None:
+                self.replayed = graphs.Replayed(self.probabilities, "prediction")
+            return self.replayed(stored)[0].cpu().numpy()
 
     def versions(self) -> dict[str, str]:
         found = {"torch": torch.__version__, "device": self.device}

@@ -1,4 +1,4 @@
-"""Fused batch norm, addition and ReLU against PyTorch's own modules, in Triton's interpreter."""
+"""Fused batch norm, addition and ReLU: in Triton's interpreter, and compiled without a GPU."""
 
 from __future__ import annotations
 
@@ -104,16 +104,66 @@ print(json.dumps(found))
 """
 
 
-@pytest.fixture(scope="module")
-def interpreted() -> list[Any]:
-    """What both programs print, from one process with Triton's interpreter."""
-    root = str(Path(__file__).parents[2])
+# Each launch compiles for an H100, with its types, sizes and constants, and nothing runs.
+COMPILED = """
+import json, re, subprocess, sys
+from pathlib import Path
+import torch
+import triton.backends.nvidia
+from torch import nn
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver, jit
+from rn50lib.torch.fused import norm_activation
+
+class Hopper:
+    get_current_device = staticmethod(lambda: 0)
+    get_current_stream = staticmethod(lambda device: 0)
+    get_current_target = staticmethod(lambda: GPUTarget("cuda", 90, 32))
+
+kernels = {}
+
+def compile_only(kernel, grid):
+    def launch(*args, **how):
+        made = kernel.run(*args, grid=grid, warmup=True, **how)
+        kernels[made.hash] = made
+    return launch
+
+driver.set_active(Hopper())
+jit.KernelInterface.__getitem__ = compile_only
+for name in ("float16", "bfloat16", "float32"):
+    for adds, relu, two in ((1, 1, 1), (1, 1, 0), (0, 1, 0), (0, 0, 0))[:: 1 + (name != "float16")]:
+        for n, size in ((2, 4), (8, 56)):  # one part, several parts
+            memory = torch.zeros(2, n, size, size, 64, dtype=getattr(torch, name))
+            x, shortcut = memory.permute(0, 1, 4, 2, 3).requires_grad_()
+            made = norm_activation(x, nn.BatchNorm2d(64), shortcut if adds else None, bool(relu))
+            torch.autograd.backward(made[: 1 + two], [torch.zeros_like(x)] * (1 + two))
+found = []
+for kernel in kernels.values():
+    file = Path(sys.argv[1])
+    file.write_bytes(kernel.asm["cubin"])
+    tool = Path(triton.backends.nvidia.__file__).parent / "bin" / "cuobjdump"
+    text = subprocess.check_output([tool, "--dump-resource-usage", file], text=True)
+    used = re.search(r"REG:(\\d+) STACK:(\\d+) .*LOCAL:(\\d+)", text)
+    found.append([kernel.metadata.name, *map(int, used.groups())])
+print(json.dumps(found))
+"""
+
+
+def run(program: str, *arguments: str, **environment: str) -> list[Any]:
+    """Run a program in its own process; return what it prints."""
+    environment |= {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", OPERATION + NETWORK], capture_output=True, text=True, timeout=600,
-        env=clean_environment(TRITON_INTERPRET="1", PYTHONPATH=root, OMP_NUM_THREADS="1"),
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=600,
+        env=clean_environment(**environment),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def interpreted() -> list[Any]:
+    """What both programs print, from one process with Triton's interpreter."""
+    return run(OPERATION + NETWORK, TRITON_INTERPRET="1")
 
 
 def test_outputs_gradients_and_statistics_are_those_of_pytorch(interpreted: list[Any]) -> None:
@@ -130,3 +180,10 @@ def test_outputs_gradients_and_statistics_are_those_of_pytorch(interpreted: list
 def test_a_fused_network_trains_like_the_plain_one(interpreted: list[Any]) -> None:
     for block, (gradients, statistics, logits) in interpreted[1].items():
         assert gradients < 1e-3 and statistics < 1e-5 and logits < 1e-4, block
+
+
+def test_kernels_compile_for_an_h100_and_keep_their_tiles_in_registers(tmp_path: Path) -> None:
+    (found,) = run(COMPILED, str(tmp_path / "kernel.cubin"), TRITON_CACHE_DIR=str(tmp_path))
+    assert len({name for name, *_ in found}) == 6
+    for name, registers, stack, local in found:
+        assert registers <= 128 and stack == local == 0, (name, registers, stack, local)

@@ -92,7 +92,7 @@ step = build("torch", batch_size=4096)
 has = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 images = np.zeros((4096, 224, 224, 3), np.uint8)
 resource.setrlimit(resource.RLIMIT_AS, (has + images.nbytes + 2**30,) * 2)
-for act in (lambda b: step.train_step(b, 0.1), step.eval_step):
+for act in (lambda b: step.train_step(b, 0.1), step.eval_step, lambda b: step.predict(b.images)):
     try:
         act(Batch(images, np.zeros(4096, np.int32), 4096))
     except UserError as error:
@@ -110,9 +110,9 @@ def test_out_of_memory_is_one_line(tmp_path: Path) -> None:
         env=clean_environment(), capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    training, scoring = done.stdout.splitlines()
+    training, scoring, predicting = done.stdout.splitlines()
     assert training.startswith("--batch-size 4096: the device's memory is full: use -b 2048; with")
-    assert scoring == "--batch-size 4096: the device's memory is full: use -b 2048"
+    assert scoring == predicting == "--batch-size 4096: the device's memory is full: use -b 2048"
 
 
 # --- on a GPU -------------------------------------------------------------------------------------
@@ -153,9 +153,14 @@ class TestGpu:
     def test_graph_and_fused_step_train_as_the_plain_one(
         self, ways: tuple[str, ...], dtype: str
     ) -> None:
-        """Two shapes: the second one comes too seldom for a graph."""
+        """Two shapes: the second one comes too seldom for a graph.
+
+        At a low rate, so that eight steps hardly amplify a rounding: with noise of its size after
+        every layer the updates differ by 0.01, 0.04 and 0.12, and without one step by 0.27.
+        """
         fields: dict[str, Any] = {"dtype": dtype, "batch_size": 16}
-        fields |= {"loss_scale": "dynamic"} if dtype == "float16" else {}
+        # at 2^16, the default, gradients are just below the largest number: one may skip, one not
+        fields |= {"loss_scale": "dynamic:1024"} if dtype == "float16" else {}
         plain, fast = (
             build("torch", **fields),
             build("torch", **fields, **dict.fromkeys(ways, True)),
@@ -163,19 +168,24 @@ class TestGpu:
         start, sums = trained(plain), {}
         for step in (plain, fast):
             for number in range(8):
-                step.train_step(batch(16, seed=number), 0.01)
-            step.train_step(batch(8, seed=9), 0.01)
+                step.train_step(batch(16, seed=number), 1e-4 * (1 + number))
+            step.train_step(batch(8, seed=9), 1e-4)
             sums[step] = step.pop_metrics()
-        moved = distance(start, trained(plain))
-        limit = {"float32": 0.01, "float16": 0.1, "bfloat16": 0.3}[dtype]
-        assert distance(trained(plain), trained(fast)) < limit * moved
-        np.testing.assert_allclose(sums[fast][0], sums[plain][0], rtol=limit)
+        limit = {"float32": 0.05, "float16": 0.1, "bfloat16": 0.2}[dtype]
+        for part in ("velocity/", ""):
+            names = [name for name in start if name.startswith("velocity/") == bool(part)]
+            before, one, other = (
+                np.concatenate([arrays[name].ravel() for name in names])
+                for arrays in (start, trained(plain), trained(fast))
+            )
+            assert np.linalg.norm(one - other) < limit * np.linalg.norm(one - before), part
+        np.testing.assert_allclose(sums[fast][0], sums[plain][0], rtol=limit / 10)
         assert sums[fast][-1] == sums[plain][-1] == 8 * 16 + 8
 
     def test_predictions_by_a_graph_have_the_present_weights(self) -> None:
         plain, fast = build("torch"), build("torch", cuda_graph=True)
         images = batch(4).images
-        for lr in (0.0, 0.1, 0.1):
+        for lr in (0.0, 0.01, 0.01):
             for step in (plain, fast):
                 step.train_step(batch(8), lr)
                 step.eval_step(batch(8))
@@ -290,6 +300,38 @@ def test_a_step_that_cannot_be_captured_is_refused_with_the_cause(monkeypatch: A
         step(torch.zeros(1))
     message = "--set cuda_graph=true: RuntimeError: a copy waits for the device; leave it out"
     assert str(caught.value) == message
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch", "triton")
+def test_kernels_of_ours_need_a_c_compiler(monkeypatch: Any, tmp_path: Path) -> None:
+    import torch
+
+    from rn50lib.torch import fused
+
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    config = build("torch", fused=False).config
+    fused.check("cuda", config)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    with pytest.raises(UserError, match="--set fused=true: Triton needs a C compiler; leave it"):
+        fused.check("cuda", config)
+
+
+@pytest.mark.acceptance
+@pytest.mark.needs("torch")
+def test_an_engine_without_a_compiler_is_one_line(monkeypatch: Any, tmp_path: Path) -> None:
+    import torch
+    from torch._inductor import config
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)  # there, Triton compiles
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    step = build("torch", engine="compile", only_inference=True)
+    with (
+        config.patch({"cpp.cxx": (str(tmp_path / "no-compiler"),)}),
+        pytest.raises(UserError, match="--engine compile: .*: leave the flag out"),
+    ):
+        step.predict(batch(4).images)
 
 
 @pytest.mark.acceptance
