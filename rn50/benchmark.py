@@ -202,7 +202,14 @@ def contents(
         "bs": list(dict.fromkeys(cell.batch for cell in cells)),
         "metric_keys": keys,
         "metrics": metrics,
-        "env": {"cmd": command, "warm_up": warm_up, "caps": [*caps], **machine, "cells": details},
+        "env": {
+            "cmd": command,
+            "image_shape": first.image_shape,
+            "warm_up": warm_up,
+            "caps": [*caps],
+            **machine,
+            "cells": details,
+        },
     }
 
 

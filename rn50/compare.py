@@ -1,7 +1,7 @@
 """`rn50 compare`: reports and benchmarks next to each other and next to published figures.
 
-Only figures of the same metric, number of workers and batch are divided by each other. Weak scaling
-is a ratio within one side, so it can be compared across batches.
+Only figures of the same model, image size, metric, number of workers and batch are divided by each
+other. Weak scaling is a ratio within one side, so it can be compared across batches.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ class Side:
     """One of the things compared.
 
     `rates` holds images per second over all workers by (metric, workers, batch per worker), None if
-    a cell failed; `trained` the last epoch's metrics and the hours by (metric, workers).
+    a cell failed; `trained` the last epoch's metrics and the hours by (metric, workers). `work` is
+    the model and the image size, each None if the file does not say.
     """
 
     name: str
+    work: tuple[str | None, int | None] = (None, None)
     rates: dict[tuple[str, int, int], float | None] = field(default_factory=dict)
     trained: dict[tuple[str, int], float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -39,6 +41,10 @@ class Side:
         """Return the rate over that of one worker with the same batch, None if one is missing."""
         rate, one = self.rates.get((key, n, batch)), self.rates.get((key, 1, batch))
         return rate / one if rate and one else None
+
+    def does_other_work(self, other: Side) -> bool:
+        """Return True if a model or an image size differs that both state."""
+        return any(a and b and a != b for a, b in zip(self.work, other.work, strict=True))
 
 
 def read(path: str, name: str | None = None) -> Side:
@@ -54,7 +60,9 @@ def read(path: str, name: str | None = None) -> Side:
 
 def side_of(content: dict[str, Any], name: str) -> Side:
     """Return the side of a report's or a benchmark's content. Raise ValueError for others."""
-    side = Side(name)
+    env = content.get("env", {})
+    size = env.get("image_shape") or env.get("axes", {}).get("image_shape", {}).get("value")
+    side = Side(name, (content.get("model"), size))
     (add_benchmark if "metric_keys" in content else add_report)(side, content)
     return side
 
@@ -103,7 +111,7 @@ def named_series() -> dict[str, Series]:
 
 def published(name: str) -> Side:
     """Return published figures with their source."""
-    side, series = Side(name), named_series()[name]
+    side, series = Side(name, ("resnet50", 224)), named_series()[name]
     for n, ips in series.ips.items():
         side.rates["train.total_ips", n, series.batch] = ips
     for batch, ips in series.inference_ips.items():
@@ -124,8 +132,12 @@ def text(sides: Sequence[Side]) -> str:
     parts = [part for part in (*tables, trained_table(sides)) if part]
     if not parts:
         raise UserError(f"{', '.join(s.name for s in sides)}: no speed and no accuracy in there")
-    notes = "\n".join(note for side in sides for note in side.notes)
-    return "\n\n".join([*parts, notes]).rstrip()
+    notes = [note for side in sides for note in side.notes]
+    for side in sides[1:]:
+        if side.does_other_work(sides[0]):
+            work = (f"{s.name} is a {s.work[0]} at {s.work[1] or '?'} px" for s in (sides[0], side))
+            notes.append(f"not divided, as they compute different things: {', '.join(work)}")
+    return "\n\n".join([*parts, "\n".join(notes)]).rstrip()
 
 
 def rate_table(sides: Sequence[Side], key: str) -> str:
@@ -133,7 +145,9 @@ def rate_table(sides: Sequence[Side], key: str) -> str:
     rows, ratios = [], []
     for cell in sorted({cell for side in sides for cell in side.rates if cell[0] == key}):
         base, *rates = [side.rates.get(cell) for side in sides]
-        ratios += [rate / base if rate and base else None for rate in rates]
+        comparable = [not side.does_other_work(sides[0]) for side in sides[1:]]
+        ratios += [rate / base if rate and base and same else None
+                   for rate, same in zip(rates, comparable, strict=True)]  # fmt: skip
         # a cell with None has failed, a missing one was not measured
         shown = ["failed" if side.rates.get(cell, 0) is None else number(side.rates.get(cell))
                  for side in sides]  # fmt: skip

@@ -83,7 +83,7 @@ def launch_run(given: Given, run_dir: Path | None = None, dry_run: bool = False)
     with lock_folder(folder):
         launch.say(description.describe(resolved))
         status = launch.run(resolved, folder)
-    if status == TERMINATED:
+    if status in (TERMINATED, 130):
         print_resume_command("run", given, config)
     if status == 0:
         launch.say(f"report: {config.report or folder / 'report.json'}")
@@ -166,7 +166,8 @@ def train(argv: list[str]) -> int:
 
 def print_resume_command(verb: str, given: Given, config: TrainConfig) -> None:
     """Print the command that resumes a run that was ended, if it left a checkpoint."""
-    if config.model_prefix and not config.only_inference:
+    prefix = config.model_prefix
+    if prefix and not config.only_inference and checkpoint.positions(prefix):
         again = {**given, "model_prefix": config.model_prefix, "resume": True, "load_epoch": None,
                  "init_from": config.init_from}  # fmt: skip
         launch.say(f"continue with: {shlex.join(['rn50', verb, *flags_of(again)])}")

@@ -303,10 +303,11 @@ def check_trained_classes(
     if a number means different classes.
     """
     assert there is not None  # `load` and `read_classes` state at least their number
-    remedy = (
-        f"use the data set of the training{f' ({root} as it was then)' if root else ''}, or start"
-    )
-    remedy += f" a new run with --init-from {file}, which keeps the classes of the same name"
+    remedy = f"use the data set of the training{f' ({root} as it was then)' if root else ''}"
+    if not there.known:  # such as imported weights
+        remedy = f"use a data set with its {len(there):,} classes"
+    remedy += f", or start a new run with --init-from {file}, which keeps the classes of the same"
+    remedy += " name"
     both = check_agreement([replace(there, origin=str(file)), classes], remedy=remedy)
     if there.known and classes.known:
         return both, None

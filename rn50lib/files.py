@@ -122,7 +122,7 @@ def check_folder(folder: Path, name: str) -> None:
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     if not folder.is_dir() or not os.access(folder, os.W_OK):
-        why = "no permission" if folder.is_dir() else "a file is in the way"
+        why = "no permission, or read-only" if folder.is_dir() else "a file is in the way"
         raise UserError(UNWRITABLE.format(name, why))
 
 

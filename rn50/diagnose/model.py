@@ -99,6 +99,12 @@ def verdict(rates: Rates, bound: Bound, changes: list[Change], backend: str = "t
         f"{NAMES[bound.part]} bounds this run ({100 * bound.shares[bound.part]:.0f}% of the work"
         f" on an image): {speeds}, together {rates.both:,.0f}."
     )
+    expected = together(rates.loader, rates.compute, rates.formula)
+    if not 0.75 < rates.both / expected < 1.33:
+        text += (
+            f" Do not rely on this: {expected:,.0f} would be expected of these parts. Measure again"
+            " without other work on the machine, or with longer --seconds."
+        )
     best = max(changes, key=lambda change: change.predicted, default=None)
     if best is None or best.predicted <= WORTH_IT * rates.both:
         return f"{text} {ADVICE[bound.part]} (notebook {lesson(bound.part, backend)})."

@@ -320,7 +320,8 @@ def _class_folders(root: Path, split: str) -> tuple[Classes, LeftOut]:
     folder = root / split
     if not folder.is_dir():
         missing = FileSource.describe_missing(root, split)
-        raise UserError(f"{folder}: this folder does not exist; {missing}")
+        without = "; --no-val trains without validation" if split == "val" else ""
+        raise UserError(f"{folder}: this folder does not exist; {missing}{without}")
     names, left_out = list_split(folder)
     if names:
         return Classes(tuple(names), str(folder)), left_out

@@ -87,6 +87,19 @@ def test_published_figures_come_with_their_source(rn50: Rn50, files: Path) -> No
     assert line(inference, "1", "208") == ["1", "208", "3,832.0", "-", "-"]
 
 
+def test_different_networks_and_sizes_are_not_divided(rn50: Rn50, tmp_path: Path) -> None:
+    sizes = {"big": ("resnet50", 224), "tiny": ("resnet-tiny", 224), "small": ("resnet50", 64)}
+    for name, (network, size) in sizes.items():
+        axes = {"batch_size": {"value": 32}, "image_shape": {"value": size}}
+        made = Report(network, 1, ["rn50"], {"axes": axes}, total_duration=1.0)
+        made.add("train", {"total_ips": 50.0})
+        made.write(tmp_path / f"{name}.json")
+    text = rn50("compare", "big.json", "tiny.json", "small.json").out
+    assert line(text, "1", "32") == ["1", "32", *["50.00"] * 3, "-", "-"]
+    assert "big is a resnet50 at 224 px, tiny is a resnet-tiny at 224 px" in text
+    assert "small is a resnet50 at 64 px" in text
+
+
 @pytest.mark.parametrize(
     "args, words",
     [

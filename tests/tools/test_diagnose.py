@@ -61,6 +61,13 @@ def test_verdict_recommends_the_largest_gain() -> None:
     assert "notebook 04" in model.verdict(rates, bound, [], "tensorflow")
 
 
+def test_parts_that_do_not_add_up_are_no_verdict() -> None:
+    """The measured 123 images/s are half of what the parts promise."""
+    rates = Rates(646, 375, 375, 123)
+    text = model.verdict(rates, model.find_bound(rates), [])
+    assert "together 123. Do not rely on this: 237 would be expected" in text
+
+
 def test_candidates_follow_from_the_bound_and_the_machine() -> None:
     threads = {"threads": 2, "data_nthreads": 2}
     amx = Machine("a processor", 2, 2**33, "amx_bf16", ())
