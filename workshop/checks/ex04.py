@@ -139,17 +139,10 @@ def feed(answer: Callable[..., Any]) -> str:
         images, labels = images_of(count)
         made = [compare.call(answer, images, labels, rank, size, batch, 5) for rank in range(size)]
         epochs = [[_read(dataset, labels, batch) for dataset in made] for _ in range(2)]
-        steps = count // (size * batch)
         case = f"{count} images, {size} ranks, batch {batch}"
         for epoch in epochs:
-            taken = [len(part) for part in epoch]
-            refuse(
-                (len(set(taken)) > 1, f"the ranks take {', '.join(map(str, taken))} steps"
-                 f" ({case}): the longer one waits forever.",
-                 "Take count // (size · batch) batches on every rank."),
-                (taken[0] != steps, f"a rank takes {taken[0]} steps ({case}).",
-                 f"It should take {steps}: shard the images, and drop the rest."),
-            )  # fmt: skip
+            _right_steps(epoch, count // (size * batch), case, "Shard the images, take count //"
+                         " (size · batch) batches on every rank, and drop the rest.")  # fmt: skip
             _none_twice(epoch, case)
         if count == 240:
             _shuffled(epochs, count)
@@ -241,6 +234,16 @@ def _right_pixels(pixels: np.ndarray, count: int) -> None:
         wrong("the images are not their bytes divided by 255.", remedy)
 
 
+def _right_steps(epoch: list[np.ndarray], steps: int, case: str, remedy: str) -> None:
+    taken = [len(part) for part in epoch]
+    refuse(
+        (len({*taken}) > 1, f"the ranks return {', '.join(map(str, taken))} batches ({case}): the"
+         " rank with more waits for the others' gradients forever.", remedy),
+        (taken[0] != steps, f"a rank returns {taken[0]} batches instead of {steps} ({case}).",
+         remedy),
+    )  # fmt: skip
+
+
 def _none_twice(
     epoch: list[np.ndarray], case: str, remedy: str = "Use shard(size, rank) before you shuffle."
 ) -> None:
@@ -292,7 +295,6 @@ SHARD_FILES = (
     "Use shard(size, rank) before you shuffle, on files in the same order on all ranks:"
     " list_files shuffles them unless you pass shuffle=False."
 )
-EQUAL_STEPS = "End each rank's epoch after `steps` batches: take(steps), after batch."
 CASES = (  # images, shards, ranks, batch, steps: in the second, rank 0 has 19 full batches
     (240, 6, 2, 4, 30), (96, 5, 2, 3, 12), (22, 3, 1, 4, 4),
 )  # fmt: skip
@@ -312,24 +314,16 @@ def recipe(answer: Callable[..., Any]) -> str:
             epochs = [[_read(dataset, labels, batch) for dataset in made] for _ in range(2)]
         split = [len(part) for part in np.array_split(np.arange(count), shards)]
         for epoch in epochs:
-            taken = [len(part) for part in epoch]
-            case = f"{count} images, {size} ranks, batch {batch}"
+            case = f"{count} images in {shards} shards, {size} ranks, batch {batch}"
             _none_twice(epoch, case, SHARD_FILES)
             read = [{*np.searchsorted(np.cumsum(split), part.ravel(), "right")} for part in epoch]
             refuse(
                 (any(a & b for a, b in itertools.combinations(read, 2)),
                  "every rank opens every file and throws away the records of the others.",
                  "Shard the file names before any file is opened: shard(size, rank)."),
-                (len({*taken}) > 1, f"the ranks return {', '.join(map(str, taken))} batches: the"
-                 " rank with more waits for the others' gradients forever.", EQUAL_STEPS),
-                (taken[0] == steps // batch, f"a rank returns {taken[0]} batches of {batch} instead"
-                 f" of {steps}.", "take counts elements, so take(steps) belongs after batch."),
-                (taken[0] < steps, f"a rank returns {taken[0]} batches of {batch}: {count} records"
-                 f" on {size} ranks make {steps} (from {shards} shards).",
-                 "Read every shard of the rank to its end: interleave opens them all."),
-                (taken[0] > steps, f"a rank returns {taken[0]} batches; `steps` is {steps}.",
-                 EQUAL_STEPS),
             )  # fmt: skip
+            _right_steps(epoch, steps, case, "Read every shard of the rank to its end (interleave"
+                         " opens them all), and then take(steps), after batch.")  # fmt: skip
         if count == CASES[0][0]:
             _shuffled(epochs, split[0])
     return recipes.tfrecord(answer) + what_is_slow(answer, made[0])

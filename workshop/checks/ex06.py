@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,8 +52,19 @@ def memory(answer: Any) -> str:
 Casts = Callable[[Callable[[], Any]], int]
 
 
-def works() -> dict[str, tuple[Callable[[], Any], int]]:
-    """Return pieces of work by name, each with its number of conversions, counted by hand."""
+@dataclass
+class Work:
+    """A piece of work and its number of conversions, counted by hand."""
+
+    title: str
+    do: Callable[[], Any]
+    right: int
+
+    def __repr__(self) -> str:
+        return self.title
+
+
+def works() -> list[Work]:
     import torch
 
     x, layer = torch.ones(4, 4), torch.nn.Linear(4, 4)
@@ -62,39 +76,34 @@ def works() -> dict[str, tuple[Callable[[], Any], int]]:
                 for _ in range(passes):
                     y = layer(y)
 
-    return {
-        "three calls of x.half()": (lambda: [x.half() for _ in range(3)], 3),
-        "x.float() of a float32 tensor, then x.bfloat16()": (lambda: (x.float(), x.bfloat16()), 1),
-        "x.clone() and y.copy_(x)": (lambda: (x.clone(), torch.empty(4, 4).copy_(x)), 0),
+    return [
+        Work("three calls of x.half()", lambda: [x.half() for _ in range(3)], 3),
+        Work("x.float() of a float32 tensor, then x.bfloat16()",
+             lambda: (x.float(), x.bfloat16()), 1),
+        Work("x.clone() and y.copy_(x)", lambda: (x.clone(), torch.empty(4, 4).copy_(x)), 0),
         # weight, bias and the first input; the second input has 16 bits
-        "two layers with the same weights in one autocast": (lambda: autocast(passes=2), 3),
-        "the same layer in two autocasts": (lambda: autocast(times=2), 6),
-    }
+        Work("two layers with the same weights in one autocast", lambda: autocast(passes=2), 3),
+        Work("the same layer in two autocasts", lambda: autocast(times=2), 6),
+    ]  # fmt: skip
 
 
 def casts(answer: Casts) -> str:
-    cases = works()
-    for name, (work, right) in cases.items():
-        calls: list[int] = []
-
-        def called(work: Callable[[], Any] = work, calls: list[int] = calls) -> None:
-            calls.append(1)
-            work()
-
-        try:
-            found = compare.call(answer, called, may_be_none=right == 0)
-        except Exception as error:
-            error.__notes__ = [f"The work was {name}."]  # Python 3.10 has no add_note
-            raise
-        got = 0 if found is None else compare.whole(found, "the result")
+    @functools.wraps(answer)
+    def count(work: Work) -> Any:
+        calls = []
+        found = answer(lambda: calls.append(work.do()))
         refuse(
             (not calls, "`work` is never called.", "Call work() inside the `with` block."),
             (len(calls) > 1, f"`work` is called {len(calls)} times.", "Call it once."),
-            (found is None, f"{name}: it returns None.", "If no entry has this key, return 0."),
-            (got != right, f"{name}: you count {got}.",
-             f"It should be {right}: choose the operator of the table that runs for conversions"
-             " only, and add up its `count`."),
-        )  # fmt: skip
+        )
+        return found
+
+    cases = [(work,) for work in works()]
+    why = (
+        "Choose the operator of the table that runs for conversions only, and add up its `count`;"
+        " without an entry, it is 0."
+    )
+    compare.examine(count, cases, operator.attrgetter("right"), why=lambda case: why)
     return f"{len(cases)} pieces of work, with copies that convert nothing, and with autocast."
 
 

@@ -220,16 +220,7 @@ def likeliest(answer: Callable[[Any, int], Any]) -> str:
     def checked(logits: Any, k: int) -> Any:
         found = answer(logits, k)
         if isinstance(found, list | tuple) and len(found) == 2:
-            classes, sure = map(torch.as_tensor, found)
-            _finite(classes, sure, logits)
-            shape = len(logits), k
-            refuse(
-                (
-                    classes.shape != shape,
-                    f"the classes have the shape {tuple(classes.shape)}, not {shape}.",
-                    "Return k classes of each image: [:, :k] selects columns.",
-                )
-            )
+            _finite(*map(torch.as_tensor, found), logits)
         return found
 
     cases = [(torch.tensor(logits), k) for logits, k in LOGITS]

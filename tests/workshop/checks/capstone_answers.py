@@ -40,7 +40,7 @@ CAPSTONES = [  # a line of the solution, its replacement, and the diagnosis
     ("[rank::size]", "", "a validation used 12 of the 12 images, in 24 rows"),
     ("[rank::size]", "[rank::size][:5]", "a validation used 10 of the 12 images"),
     ("100 * hits / count", "97.0", "is reported as 97.00%"),
-    ("    dist.all_reduce(sums)\n", "", "rank 0's own, but"),
+    ("    dist.all_reduce(sums)\n", "", "but the network's logits for all"),
     ('json.dumps(report)', '"{}"', "has no lists val_loss and val_top1"),
     ("model(images[chosen]), labels[chosen]", "model(images[chosen]), labels[chosen].roll(1)",
      "the network hardly learns"),
