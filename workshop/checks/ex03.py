@@ -35,7 +35,7 @@ def shard(answer: Shard) -> str:
     if kind.ndim != 2:
         wrong(f"the result has the shape {kind.shape}.",
               "Return an array of shape (steps, batch), with a row for each step.")  # fmt: skip
-    compare.examine(answer, cases, rows, SHARD_MISTAKES, one_case=True, why=steps_of)
+    compare.examine(answer, cases, rows, why=steps_of)
     return f"{len(GROUPS)} groups of 1 to 8 ranks: no image twice, and equal steps for all."
 
 
@@ -43,7 +43,8 @@ def steps_of(order: np.ndarray, rank: int, size: int, batch: int) -> str:
     each = size * batch
     return (
         f"Of the {each} images of a step, this rank takes those from number {rank * batch} to"
-        f" {rank * batch + batch - 1}; {len(order)} images fill {len(order) // each} of the steps."
+        f" {rank * batch + batch - 1}; {len(order)} images fill {len(order) // each} of the steps,"
+        " the same number on every rank."
     )
 
 
@@ -52,23 +53,6 @@ def rows(order: np.ndarray, rank: int, size: int, batch: int) -> list[list[int]]
     steps = [order[at : at + size * batch] for at in range(0, len(order), size * batch)]
     own = [step[rank * batch : (rank + 1) * batch].tolist() for step in steps]
     return own[: len(order) // (size * batch)]
-
-
-def cut(images: np.ndarray, batch: int, steps: int | None = None) -> list[list[int]]:
-    """Return images in `steps` rows of `batch`, in order; by default in all full rows."""
-    steps = len(images) // batch if steps is None else steps
-    return [images[batch * step :][:batch].tolist() for step in range(steps)]
-
-
-SHARD_MISTAKES: tuple[compare.Mistake, ...] = (
-    (lambda order, rank, size, batch: cut(order[rank::size], batch, len(order) // (size * batch)),
-     "every image is read once, but within a step the ranks take the images in turn.",
-     "Give rank r the r-th block of `batch` consecutive images, so that N ranks see the same global"
-     " batches as one rank."),
-    (lambda order, rank, size, batch: cut(order[rank::size], batch),
-     "the ranks do not take the same number of steps: one that takes an extra step waits for the"
-     " others' gradients forever.", "Drop the images that do not fill a step of all ranks."),
-)  # fmt: skip
 
 
 # --- ex03.start -----------------------------------------------------------------------------------

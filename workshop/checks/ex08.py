@@ -112,22 +112,20 @@ def overlap(answer: Callable[[float, list[float], list[float]], float]) -> str:
 
 def step_seconds(
     compute: float, ready: Sequence[float], takes: Sequence[float]
-) -> tuple[float, list[str]]:
-    """Return the end of a step, and when its only link sends which bucket."""
+) -> tuple[float, list[tuple[float, float]]]:
+    """Return the end of a step, and when its only link begins and ends to send each bucket."""
     free, sent = 0.0, []
     for at, seconds in zip(ready, takes, strict=True):
         begin = max(free, at)
         free = begin + seconds
-        sent.append(f"{begin:g} to {free:g}")
+        sent.append((begin, free))
     return max(compute, free), sent
 
 
 def link(compute: float, ready: Sequence[float], takes: Sequence[float]) -> str:
     end, sent = step_seconds(compute, ready, takes)
-    return (
-        f"The link sends from {', '.join(sent) or 'nowhere'} s, the compute takes {compute:g} s,"
-        f" and the step {end:g} s."
-    )
+    times = ", ".join(f"{begin:g} to {free:g}" for begin, free in sent) or "nothing"
+    return f"In seconds: the link sends {times}; compute 0 to {compute:g}, the step 0 to {end:g}."
 
 
 class Timeline(NamedTuple):
@@ -160,16 +158,13 @@ def draw_timeline(timeline: Timeline, predicted: float) -> None:
 
     from rn50 import plot
 
-    sent, free = [], 0.0  # ms
-    for at, seconds in zip(timeline.ready, timeline.takes, strict=True):
-        begin = max(free, 1000 * at)
-        sent.append((begin, 1000 * seconds))
-        free = sum(sent[-1])
+    _, sent = step_seconds(0, timeline.ready, timeline.takes)
+    bars = [(1000 * begin, 1000 * (end - begin)) for begin, end in sent]
     ends = {"predicted": 1000 * predicted, "measured": 1000 * timeline.together}
     with plot.style():
         fig, axes = plt.subplots(figsize=(9, 2.2))
         axes.broken_barh([(0, 1000 * timeline.alone)], (-0.3, 0.6), fc=KINDS["convolution"])
-        axes.broken_barh(sent, (0.7, 0.6), fc=KINDS["exchange"], ec="white")
+        axes.broken_barh(bars, (0.7, 0.6), fc=KINDS["exchange"], ec="white")
         axes.plot(
             [1000 * at for at in timeline.ready], [0.5] * len(sent), "kv", label="bucket full"
         )
@@ -179,7 +174,7 @@ def draw_timeline(timeline: Timeline, predicted: float) -> None:
         axes.set(ylim=(1.5, -0.5), xlim=(0, None), xlabel="time (ms)")
         axes.set(title="The backward pass alone, and the buckets on one link")
         fig.legend(loc="outside lower center", ncols=3, fontsize="small")
-    said = ", ".join(f"{begin:.0f} to {begin + ms:.0f}" for begin, ms in sent)
+    said = ", ".join(f"{1000 * begin:.0f} to {1000 * end:.0f}" for begin, end in sent)
     output.figure(
         fig,
         f"The backward pass takes {1000 * timeline.alone:.0f} ms; buckets are sent from {said} ms."
