@@ -220,7 +220,8 @@ def likeliest(answer: Callable[[Any, int], Any]) -> str:
     def checked(logits: Any, k: int) -> Any:
         found = answer(logits, k)
         if isinstance(found, list | tuple) and len(found) == 2:
-            _finite(*map(torch.as_tensor, found), logits)
+            classes, sure = map(torch.as_tensor, found)
+            _finite(classes, sure, logits)
         return found
 
     cases = [(torch.tensor(logits), k) for logits, k in LOGITS]
