@@ -71,26 +71,22 @@ def drawn(factor: float, classes: int, bias: float) -> tuple[np.ndarray, np.ndar
     return factor * logits, labels
 
 
-def best_temperature(logits: Any, labels: Any, twice: bool = False) -> float:
-    """Return the temperature of the smallest cross-entropy, by a search on two grids.
-
-    `twice` passes probabilities to a cross-entropy that takes logits.
-    """
+def cross_entropies(logits: Any, labels: Any, twice: bool = False) -> Callable[[float], float]:
+    """Return a function from T to the cross-entropy; `twice` passes it probabilities."""
     from torch.nn.functional import cross_entropy
 
     def loss(t: float) -> float:
         scaled = logits / t
         return float(cross_entropy(scaled.softmax(1) if twice else scaled, labels))
 
+    return lambda t: loss(t) if t else math.inf
+
+
+def best_temperature(logits: Any, labels: Any, twice: bool = False) -> float:
+    """Return the temperature of the smallest cross-entropy, by a search on two grids."""
+    loss = cross_entropies(logits, labels, twice)
     coarse = min(np.geomspace(0.05, 20, 60), key=loss)
     return float(min(coarse * np.geomspace(0.9, 1.1, 100), key=loss))
-
-
-def cross_entropies(logits: Any, labels: Any) -> Callable[[float], float]:
-    """Return a function from T to the cross-entropy."""
-    from torch.nn.functional import cross_entropy
-
-    return lambda t: float(cross_entropy(logits / t, labels)) if t else math.inf
 
 
 def gradients_add_up(answer: Callable[..., Any], *given: Any) -> bool:

@@ -258,9 +258,9 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ("    steps =", "    labels = labels[::-1].copy()\n    steps =", "out of step"),
     ],
     "ex04.recipe": [
-        (".shard(size, rank)", ".shard(size, rank).shuffle(9)", ".shuffle(1000, seed=seed)", "",
+        (".shard(size, rank)", ".shard(size, rank).shuffle(9, 1)", ".shuffle(1000, seed=seed)", "",
          "the images of each file stay in their order"),
-        (".shard(size, rank)", ".shard(size, rank).shuffle(9)", "shuffle(1000", "shuffle(10",
+        (".shard(size, rank)", ".shard(size, rank).shuffle(9, 1)", "shuffle(1000", "shuffle(10",
          "among the 40 of its file"),
         (".shard(size, rank)", "", "an image is read twice in an epoch"),
         ("slices(shards)", "slices(shards[:2])", "a rank returns 10 batches"),
