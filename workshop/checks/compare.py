@@ -130,7 +130,8 @@ def examine(
             failed = error  # Python 3.10 has no add_note
             break
     forms = list(zip(cases, results, expected, strict=False))
-    if results and all(result is None for result in results) and any(expected):
+    unlike = [result is None is not form for _, result, form in forms]
+    if any(unlike) and all(result is None for result in results):
         wrong(NO_RETURN, RETURN)
     got: list[Any] = []
     for case, result, form in forms:
@@ -180,7 +181,7 @@ def predicted(
             wrong(diagnosis, then)
     times = np.concatenate([np.ravel(got[key]) / np.ravel(right[key]) for key in right])
     for power in (-9, -6, -3, 3, 6, 9):
-        if np.allclose(times, 10.0**power, rtol=rel_tol):
+        if np.allclose(times, 10.0**power, rtol=rel_tol, atol=0):
             wrong(f"every number is 10^{power} times what it should be.", "Look at the unit.")
     for key in off:
         for value, asked in zip(np.ravel(got[key]), np.ravel(right[key]), strict=True):

@@ -103,6 +103,7 @@ WRONG_VALUES: list[tuple[str, Any, str]] = [
     ("ex06.memory", {"float32": [495.6, 8665.6], "float16": [401.4, 4486.4]}, "495.6 is too high"),
     ("ex06.memory", {"float32": [0.3932, 8.5632], "float16": [0.4014, 4.4864]},
      "every number is 10^-3 times"),
+    ("ex08.ring", {2: 0, 8: 0, 512: 0}, "2: 0 is too low"),
     ("ex08.ring", {2: 8.04, 8: 14.28, 512: 30.0}, "512: 30 is too low"),
 ]  # fmt: skip
 
