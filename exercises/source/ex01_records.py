@@ -173,7 +173,7 @@ workshop.check("ex01.index", index)
 #
 # If one photo of an object is used for training and another for validation, the network can recognise the object instead of the class. The validation accuracy is then too high, and you only notice when the model sees new objects.
 #
-# Write `test_split(split)`. It calls `split` with names that you make up, and **raises `AssertionError`** unless three conditions hold: no object is in both lists, neither list is empty, and every photo is in exactly one list. The check calls it with correct splits, which it must accept, and wrong ones, which it must reject.
+# Write `test_split(split)`. It calls `split` with names that you make up, and **raises `AssertionError`** unless three conditions hold: no object is in both lists, neither list is empty, and no photo is missing from both. The check calls it with correct splits, which it must accept, and wrong ones, which it must reject.
 
 
 # %% tags=["answer", "ex01.leak"]

@@ -106,39 +106,56 @@ def examine(
     answer: Callable[..., Any],
     cases: Sequence[tuple[Any, ...]],
     right: Callable[..., Any],
-    mistakes: Sequence[Mistake],
+    mistakes: Sequence[Mistake] = (),
     one_case: bool = False,
+    why: Callable[..., str] = lambda *case: "",
+    rel_tol: float = 1e-5,
 ) -> None:
     """Raise Wrong unless a function returns for all cases the same as the function `right`.
 
-    A mistake is recognised if it agrees with the answer in every case, or, with `one_case`, in the
-    first case that is wrong. If the result is True or False, only all cases decide: in a
-    single one, any mistake agrees.
+    The diagnosis is the first wrong case, its call and its result; the remedy is the right result
+    and `why(*case)`. A mistake is recognised if it agrees with the answer in every case, or, with
+    `one_case`, in the first case that is wrong. If the result is True or False, only all cases
+    decide: in a single one, any mistake agrees. A call that fails counts only if those before it
+    are right.
     """
     expected = [right(*case) for case in cases]
-    results = []
+    results: list[Any] = []
+    failed: Exception | None = None
     for case in cases:
         try:
             results.append(call(answer, *deepcopy(case), may_be_none=True))
         except Exception as error:
             error.__notes__ = [f"The call was {as_called(answer, case)}."]
-            raise  # Python 3.10 has no add_note
-    forms = zip(cases, results, expected, strict=True)
-    if nothing := [case for case, result, form in forms if result is None is not form]:
-        if len(nothing) == len(cases):
-            wrong(NO_RETURN, RETURN)
-        wrong(f"{as_called(answer, nothing[0])} returns nothing.", "Return a result there, too.")
-    got = [like(result, form) for result, form in zip(results, expected, strict=True)]
-    at = next((i for i, value in enumerate(got) if not same(value, expected[i])), None)
+            failed = error  # Python 3.10 has no add_note
+            break
+    forms = list(zip(cases, results, expected, strict=False))
+    unlike = [result is None is not form for _, result, form in forms]
+    if any(unlike) and all(result is None for result in results):
+        wrong(NO_RETURN, RETURN)
+    got: list[Any] = []
+    for case, result, form in forms:
+        try:
+            got.append(None if result is None else like(result, form))
+        except Wrong as problem:
+            failed = Wrong(f"{as_called(answer, case)}: {problem.diagnosis}", problem.remedy)
+            break
+    at = next((i for i, x in enumerate(got) if not same(x, expected[i], rel_tol)), None)
     if at is None:
+        if failed is not None:
+            raise failed
         return
-    decisive = [range(len(cases)), range(at, at + 1)]
+    decisive = [range(len(got)), range(at, at + 1)]
     for places in decisive[: 1 + (one_case and not isinstance(expected[at], bool))]:
         for mistake, diagnosis, remedy in mistakes:
-            if all(same(got[i], mistake(*cases[i])) for i in places):
+            if all(same(got[i], mistake(*deepcopy(cases[i])), rel_tol) for i in places):
                 wrong(diagnosis, remedy)
-    called = as_called(answer, cases[at])
-    wrong(f"{called} gives {shown(got[at])}.", f"It should be {shown(expected[at])}.")
+    reason = why(*cases[at])
+    gives = "returns nothing" if got[at] is None else f"gives {shown(got[at])}"
+    wrong(
+        f"{as_called(answer, cases[at])} {gives}.",
+        f"It should be {shown(expected[at])}. {reason}".strip(),
+    )
 
 
 def as_called(answer: Callable[..., Any], case: tuple[Any, ...]) -> str:
@@ -157,17 +174,15 @@ def predicted(
     A mistake is a dictionary with one or more of the values. A key may be a string too; `remedy`
     is for a number that no mistake explains.
     """
-    example = "{" + ", ".join(f"{key!r}: …" for key in right) + "}"
-    if not isinstance(answer, Mapping):
-        wrong(f"the answer is {kind_of(answer, 'a dictionary')}.", f"Write one: {example}.")
-    given = {str(key): value for key, value in answer.items()}
-    if missing := [key for key in right if str(key) not in given]:
-        wrong(f"the value for {missing[0]} is missing.", f"Write one for each: {example}.")
-    got = {key: like(given[str(key)], form, str(key)) for key, form in right.items()}
+    got = like(answer, right, "the answer")
     off = [key for key in right if not same(got[key], right[key], rel_tol)]
     for mistake, diagnosis, then in mistakes if off else ():
         if all(same(got[key], value, rel_tol / 20) for key, value in mistake.items()):
             wrong(diagnosis, then)
+    times = np.concatenate([np.ravel(got[key]) / np.ravel(right[key]) for key in right])
+    for power in (-9, -6, -3, 3, 6, 9):
+        if np.allclose(times, 10.0**power, rtol=rel_tol, atol=0):
+            wrong(f"every number is 10^{power} times what it should be.", "Look at the unit.")
     for key in off:
         for value, asked in zip(np.ravel(got[key]), np.ravel(right[key]), strict=True):
             if not same(value, asked, rel_tol):
@@ -177,6 +192,8 @@ def predicted(
 
 def same(value: Any, other: Any, rel_tol: float = 1e-5) -> bool:
     """Return True for equal values; numbers that are not whole may differ by rounding."""
+    if isinstance(value, Mapping):
+        return all(same(item, other[key], rel_tol) for key, item in value.items())
     if isinstance(value, list | tuple):
         pairs = zip(value, other, strict=False)
         return len(value) == len(other) and all(same(a, b, rel_tol) for a, b in pairs)
@@ -192,12 +209,31 @@ def shown(value: Any) -> str:
         return f"{len(value)} bytes ({value[:32].hex(' ')}{more})" if value else "no bytes"
     if isinstance(value, float):
         return f"{value:.10g}"
+    if getattr(value, "ndim", 0) > 1:  # an array or a tensor
+        return f"{type(value).__name__} {shown(value.tolist())}"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key!r}: {shown(item)}' for key, item in value.items())}}}"
     if isinstance(value, list | tuple):
         items = [*map(shown, value[:7]), *["…"][: len(value) > 7]]
         return f"[{', '.join(items)}]" if isinstance(value, list) else f"({', '.join(items)})"
     if is_dataclass(value) and hasattr(value, "name"):
         return f"{type(value).__name__} {value.name!r}"
     return textwrap.shorten(repr(value), 90, placeholder=" …")
+
+
+class Clock:
+    """A simulated time, and how often it was read."""
+
+    now = 0.0
+    readings = 0
+
+    def clock(self) -> float:
+        self.readings += 1
+        return self.now
+
+    def need_readings(self) -> None:
+        if not self.readings:
+            wrong("the time is not taken from `clock`.", "Use it as the task says.")
 
 
 # --- calling --------------------------------------------------------------------------------------
@@ -240,10 +276,10 @@ def snapshot(value: Any) -> Any:
 
 
 def like(value: Any, form: Any, what: str = "the result") -> Any:
-    """Return a value in the `form` of a right one: bytes, text, a number, or a sequence.
+    """Return a value in the `form` of a right one: bytes, text, a number, or a container.
 
-    A tuple has a fixed length, a list any. In place of a whole number there may be None. Raises
-    Wrong for anything else.
+    A tuple has a fixed length, a list any. A dictionary may have strings as keys instead, and more
+    of them. In place of a whole number there may be None. Raises Wrong for anything else.
     """
     if isinstance(form, bytes):
         if not isinstance(value, bytes | bytearray):
@@ -256,6 +292,14 @@ def like(value: Any, form: Any, what: str = "the result") -> Any:
             if value in (0, 1):
                 return bool(value)
         wrong(f"{what} is {kind_of(value, 'a bool')}.", f"{asks_for(what)} True or False.")
+    if isinstance(form, Mapping):
+        example = "{" + ", ".join(f"{key!r}: …" for key in form) + "}"
+        if not isinstance(value, Mapping):
+            wrong(f"{what} is {kind_of(value, 'a dictionary')}.", f"{asks_for(what)} {example}.")
+        given = {str(key): item for key, item in value.items()}
+        if missing := [key for key in form if str(key) not in given]:
+            wrong(f"the value for {missing[0]} is missing.", f"{asks_for(what)} {example}.")
+        return {key: like(given[str(key)], item, f"{what}'s {key}") for key, item in form.items()}
     if not isinstance(form, list | tuple):
         if isinstance(form, float):
             return number(value, what)

@@ -80,7 +80,8 @@ def judge(name: str, answer: Any) -> Result:
         then = f"{problem.remedy} {hint}"
         return Result(name, WRONG, problem.diagnosis, then, problem.share)
     except compare.Failed as error:
-        return Result(name, ERROR, error.text, f"{error.place} {hint}".strip())
+        then = " ".join([error.place, *getattr(error, "__notes__", ()), hint]).strip()
+        return Result(name, ERROR, error.text, then)
     except (Exception, SystemExit) as error:
         what = message(error)
         if place := own_frame(error, answer):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,38 +27,20 @@ def v15(stage: int, index: int) -> Strides:
     return (1, 1, 1, 1) if stage == 0 else (1, 2, 1, 2)
 
 
-def instead(
-    strides: Strides,
-    blocks: Callable[[int, int], bool] = lambda stage, index: stage > 0 and index == 0,
-) -> Callable[[int, int], Strides]:
-    """Return a rule that is right but for some blocks, by default those that halve the image."""
-    return lambda stage, index: strides if blocks(stage, index) else v15(stage, index)
+def reason(stage: int, index: int) -> str:
+    if index:
+        return "Only the first block of a stage, index 0, halves its image and has a projection."
+    if stage:
+        return "Only the 3×3 and the projection halve the image: both ends are added."
+    return (
+        "The max-pooling before stage 0 has halved the image; the projection is there because"
+        " 64 channels come in and 256 go out."
+    )
 
 
 def stride(answer: Callable[[int, int], Sequence[int | None]]) -> str:
-    compare.examine(answer, BLOCKS, v15, STRIDE_MISTAKES, one_case=True)
+    compare.examine(answer, BLOCKS, v15, why=reason)
     return f"all {len(BLOCKS)} blocks of ResNet-50 are v1.5."
-
-
-CANNOT_ADD = ("the shortcut of a block that halves its image keeps the size: the two cannot be"
-              " added.", "Give its projection the stride too.")  # fmt: skip
-STRIDE_MISTAKES: tuple[compare.Mistake, ...] = (
-    (instead((2, 1, 1, 2)), "this is v1: the first 1×1 has the stride.",
-     "Move it to the 3×3, as in v1.5."),
-    (instead((2, 2, 1, 2)), "the image is halved twice in a block.",
-     "Move the stride to the 3×3: the 1×1 goes back to 1."),
-    (instead((1, 2, 1, 1)), *CANNOT_ADD),
-    (instead((1, 2, 1, None)), *CANNOT_ADD),
-    (instead((1, 2, 1, 2), lambda stage, index: index == 0), "the first stage halves its image.",
-     "Give it stride 1: the max-pooling before it has halved the image."),
-    (instead((1, 1, 1, None), lambda stage, index: stage == index == 0),
-     "the very first block has no projection.",
-     "Give it one with stride 1: 64 channels come in and 256 go out."),
-    (instead((1, 1, 1, 1), lambda stage, index: index > 0), "every block has a projection.",
-     "Only the first of a stage needs one: the others keep the number of channels."),
-    (instead((1, 2, 1, None), lambda stage, index: stage > 0 and index > 0),
-     "every block of a stage halves its image.", "Give the stride to the first one only, index 0."),
-)  # fmt: skip
 
 
 # --- ex02.work ------------------------------------------------------------------------------------
@@ -89,11 +70,8 @@ def work(answer: Any) -> str:
 WORK_MISTAKES: tuple[compare.Mistake, ...] = (
     (0, "the parameters stay the same, but the work does not.",
      "Count how many pixels the same weights are used at."),
-    (extra_percent() / 100, "this is the share as a fraction.", "Multiply by 100 to get percent."),
     (extra_percent() * 4 / 3, "this is all the work of the three convolutions.",
      "They did a quarter of it before: count only the three quarters that are added."),
-    (extra_percent() * V1_MACS / 1e8, "these are millions of multiplications.",
-     "Divide by the 3,858 million of v1, and multiply by 100."),
     (extra_percent() / 3, "this is a third of it: either one block is counted instead of three, or"
      " the pixels are only doubled.", "Three blocks change. In each, the output of the first 1×1 is"
      " twice as high *and* twice as wide: 4 times the pixels."),
@@ -106,67 +84,41 @@ OTHER = replace(
     REFERENCE, name="lr 0.4 at 128, warm-up 0.5, half at 3 and 6", lr=0.4, lr_batch=128,
     warmup_epochs=0.5, lr_step_epochs=(3.0, 6.0), lr_factor=0.5,
 )  # fmt: skip
+FIELDS = "lr", "lr_batch", "warmup_epochs", "lr_step_epochs", "lr_factor"
 COLD = replace(REFERENCE, name="reference without warm-up", warmup_epochs=0.0)
-RATES = {  # (progress, global batch, recipe): rate, worked out by hand
-    (0.0, 256, REFERENCE): 0.0,
-    (2.5, 256, REFERENCE): 0.05,
-    (2.75, 256, REFERENCE): 0.055,
-    (5.0, 256, REFERENCE): 0.1,
-    (29.99, 256, REFERENCE): 0.1,
-    (30.0, 256, REFERENCE): 0.01,
-    (32.0, 256, REFERENCE): 0.01,
-    (60.0, 256, REFERENCE): 0.001,
-    (1.0, 1664, REFERENCE): 0.13,
-    (10.0, 1664, REFERENCE): 0.65,
-    (0.25, 64, OTHER): 0.1,
-    (2.0, 64, OTHER): 0.2,
-    (3.0, 64, OTHER): 0.1,
-    (7.0, 64, OTHER): 0.05,
-    (0.0, 512, COLD): 0.2,
+SCALED = "The rate is proportional to the global batch, and recipe.lr at one of recipe.lr_batch."
+WARM = (
+    "The rate rises in a straight line, also within an epoch, from 0 to the full rate at epoch"
+    " recipe.warmup_epochs."
+)
+DECAY = (
+    "Each epoch of recipe.lr_step_epochs that is reached (>=), counted from the start of the"
+    " training, multiplies by recipe.lr_factor once."
+)
+RATES = {  # (progress, global batch, recipe): rate, worked out by hand, and the rule behind it
+    (10.0, 256, REFERENCE): (0.1, SCALED),
+    (10.0, 1664, REFERENCE): (0.65, SCALED),
+    (2.0, 64, OTHER): (0.2, SCALED),
+    (0.0, 256, REFERENCE): (0.0, WARM),
+    (2.5, 256, REFERENCE): (0.05, WARM),
+    (2.75, 256, REFERENCE): (0.055, WARM),
+    (1.0, 1664, REFERENCE): (0.13, WARM),
+    (0.25, 64, OTHER): (0.1, WARM),
+    (5.0, 256, REFERENCE): (0.1, WARM),
+    (0.0, 512, COLD): (0.2, "Without warm-up, the rate is full from the first step."),
+    (29.99, 256, REFERENCE): (0.1, DECAY),
+    (30.0, 256, REFERENCE): (0.01, DECAY),
+    (32.0, 256, REFERENCE): (0.01, DECAY),
+    (60.0, 256, REFERENCE): (0.001, DECAY),
+    (3.0, 64, OTHER): (0.1, DECAY),
+    (7.0, 64, OTHER): (0.05, DECAY),
 }
 
 
-def rate(
-    progress: float, batch: int, recipe: Recipe,
-    scaled: Callable[[int, int], float] = operator.truediv,
-    warm: bool = True, stairs: bool = False, after: bool = False, late: bool = False,
-    tenth: bool = False, once: bool = False,
-) -> float:  # fmt: skip
-    """Return the right rate, or one with one of the usual mistakes."""
-    peak = recipe.lr * scaled(batch, recipe.lr_batch)
-    if warm and progress < recipe.warmup_epochs:
-        return peak * (math.floor(progress) if stairs else progress) / recipe.warmup_epochs
-    steps = [step + late * recipe.warmup_epochs for step in recipe.lr_step_epochs]
-    reached = sum(progress > step if after else progress >= step for step in steps)
-    if once:
-        reached = min(reached, 1)
-    return float(peak * (0.1 if tenth else recipe.lr_factor) ** reached)
-
-
-SCHEDULE_MISTAKES: tuple[compare.Mistake, ...] = (
-    (partial(rate, warm=False), "the rate is full from the first step: the warm-up is missing.",
-     "Return a straight line from 0 below recipe.warmup_epochs."),
-    (partial(rate, scaled=lambda batch, lr_batch: 1),
-     "the rate does not depend on the global batch.",
-     "Multiply by global_batch / recipe.lr_batch."),
-    (partial(rate, scaled=lambda batch, lr_batch: batch),
-     "the rate is multiplied by the whole batch.",
-     "Divide by recipe.lr_batch: recipe.lr belongs to that batch."),
-    (partial(rate, scaled=lambda batch, lr_batch: batch / 256),
-     "the rate is right only for a recipe whose lr_batch is 256.", "Divide by recipe.lr_batch."),
-    (partial(rate, scaled=lambda batch, lr_batch: lr_batch / batch),
-     "the rate falls as the global batch grows.", "Multiply by global_batch / recipe.lr_batch."),
-    (partial(rate, once=True), "only the first decay is applied.",
-     "Multiply by recipe.lr_factor for each epoch in recipe.lr_step_epochs that is reached."),
-    (partial(rate, tenth=True), "the rate is right only for a recipe whose lr_factor is 0.1.",
-     "Multiply by recipe.lr_factor at each decay."),
-    (partial(rate, stairs=True), "the warm-up rises only once per epoch.",
-     "Use progress as it is, with its fraction."),
-    (partial(rate, after=True), "the rate at epoch 30 itself has not decayed yet.",
-     "Use >=: the decay applies from that epoch on."),
-    (partial(rate, late=True), "each decay comes late, by as many epochs as the warm-up has.",
-     "Count the epochs from the start of training, as progress does."),
-)  # fmt: skip
+def values_of(progress: float, batch: int, recipe: Recipe) -> str:
+    """Return the rule for a rate, and the values of its recipe."""
+    values = ", ".join(f"{name} {getattr(recipe, name)}" for name in FIELDS)
+    return f"{RATES[progress, batch, recipe][1]} The recipe: {values}."
 
 
 def schedule(answer: Callable[[float, int, Recipe], float]) -> str:
@@ -178,22 +130,24 @@ def schedule(answer: Callable[[float, int, Recipe], float]) -> str:
             "a recipe without warm-up makes it divide by zero.",
             "Divide by recipe.warmup_epochs only if progress < recipe.warmup_epochs.",
         )
-    compare.examine(answer, list(RATES), lambda *case: RATES[case], SCHEDULE_MISTAKES)
+    compare.examine(answer, list(RATES), lambda *case: RATES[case][0], why=values_of)
     return f"{len(RATES)} points of three recipes, worked out by hand."
 
 
 # --- ex02.profile ---------------------------------------------------------------------------------
 
 
-class Photos:
+class Photos(compare.Clock):
     """A data set with its own clock, which advances by known times in the parts of an item."""
 
-    parts = ("decode", "crop", "normalise")
+    parts = ("crop", "decode", "normalise")
 
     def __init__(self, sizes: Sequence[float], own: dict[str, float]) -> None:
         """Take the relative size of each photo, and the seconds inside each function for size 1."""
-        self.sizes, self.own, self.now, self.size = sizes, own, 0.0, 0.0
-        self.readings = 0
+        self.sizes, self.own, self.size = sizes, own, 0.0
+
+    def __repr__(self) -> str:
+        return f"a data set of {len(self)} images"
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -205,10 +159,6 @@ class Photos:
         for _ in range(3):
             self.normalise()
         return i
-
-    def clock(self) -> float:
-        self.readings += 1
-        return self.now
 
     def decode(self) -> None:
         self.now += self.size * self.own["decode"]
@@ -223,58 +173,39 @@ class Photos:
     def normalise(self) -> None:
         self.now += self.size * self.own["normalise"]
 
-    def times(self, called: int = 3, helper: bool = True, count: int | None = None) -> np.ndarray:
-        """Return the milliseconds per image of each part; other arguments are a mistake's."""
-        own, photos = self.own, np.mean(self.sizes[:count])
-        parts = [own["decode"] + helper * own["huffman"], own["crop"], called * own["normalise"]]
-        return np.array(parts) * photos * 1000
+    def times(self) -> dict[str, float]:
+        """Return the milliseconds per image of each part."""
+        own, ms = self.own, 1000 * float(np.mean(self.sizes))
+        totals = own["crop"], own["decode"] + own["huffman"], 3 * own["normalise"]
+        return {name: ms * seconds for name, seconds in zip(self.parts, totals, strict=True)}
 
 
-def photos() -> tuple[Photos, ...]:
-    return (
-        Photos([1.0] * 8, {"decode": 0.001, "huffman": 0.004, "crop": 0.002, "normalise": 0.0005}),
-        Photos([1.0, 2, 3, 6], {"decode": 0.0, "huffman": 0.003, "crop": 0.1, "normalise": 0.002}),
-        Photos([2.0, 1, 1], {"decode": 0.001, "huffman": 0.001, "crop": 0.001, "normalise": 0.02}),
-    )
+PHOTOS = (
+    Photos([1.0] * 8, {"decode": 0.001, "huffman": 0.004, "crop": 0.002, "normalise": 0.0005}),
+    Photos([1.0, 2, 3, 6], {"decode": 0.0, "huffman": 0.003, "crop": 0.1, "normalise": 0.002}),
+    Photos([2.0, 1, 1], {"decode": 0.001, "huffman": 0.001, "crop": 0.001, "normalise": 0.02}),
+)
+TOTALS = (
+    "Read every image once; they differ in size. Divide the total seconds of a name by the number"
+    " of images, in milliseconds: decode calls a helper, so take `total`, not `own`; normalise runs"
+    " three times per image."
+)
 
 
 def profile(answer: Callable[[Photos, Callable[[], float]], dict[str, float]]) -> str:
-    for dataset in photos():
-        got = compare.call(answer, dataset, dataset.clock)
-        remedy = "Divide the total seconds of each name by the number of images, in milliseconds."
-        if not dataset.readings:
-            remedy = "Your profiler has not read `clock`: pass it, as in cProfile.Profile(clock)."
-        right = dict(zip(dataset.parts, map(float, dataset.times()), strict=True))
-        rows = [(m(dataset, dataset.clock), *text) for m, *text in PROFILE_MISTAKES]
-        compare.predicted(got, right, rows, remedy, rel_tol=1e-3)
-        if more := [name for name in got if name not in right]:
+    @functools.wraps(answer)
+    def measured(dataset: Photos) -> Any:
+        found = compare.call(answer, dataset, dataset.clock)
+        dataset.need_readings()
+        more = [n for n in found if n not in dataset.parts] if isinstance(found, dict) else []
+        if more:
             wrong(f"{more[0]!r} is not in dataset.parts.",
                   "Return only the names in dataset.parts.")  # fmt: skip
+        return found
+
+    cases = [(photos,) for photos in PHOTOS]
+    compare.examine(measured, cases, Photos.times, why=lambda case: TOTALS, rel_tol=1e-3)
     return "three data sets, with helpers, and parts that are called more than once."
-
-
-def named(compute: Callable[[Photos], np.ndarray]) -> Callable[[Photos, Any], dict[str, float]]:
-    """Return an answer that computes its times from the data set's own."""
-    return lambda dataset, clock: dict(
-        zip(dataset.parts, map(float, compute(dataset)), strict=True)
-    )
-
-
-PROFILE_MISTAKES: tuple[compare.Mistake, ...] = (
-    (named(lambda d: d.times() / 1000), "these are seconds.", "Multiply by 1,000."),
-    (named(lambda d: d.times() * len(d)), "these are milliseconds for all images.",
-     "Divide by len(dataset)."),
-    (named(lambda d: d.times(helper=False)), "`decode` is too fast: its own time does not include"
-     " the functions that it calls.", "Take the fourth number, total, instead of the third, own."),
-    (named(lambda d: d.times(called=1)), "`normalise` runs three times per image, and only one"
-     " call is counted.", "Divide the total by the number of images, not by the number of calls."),
-    (named(lambda d: d.times(count=1) / len(d)), "only the first image was read.",
-     "Read every item, as the others count, too."),
-    (named(lambda d: d.times(count=1)), "only the first image was read.",
-     "Read every item: the images differ in size."),
-    (named(lambda d: d.times(count=-1)), "the last image was not read.",
-     "Read every item, from 0 to len(dataset) - 1."),
-)  # fmt: skip
 
 
 # --- ex02.tune ------------------------------------------------------------------------------------

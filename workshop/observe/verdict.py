@@ -68,6 +68,8 @@ class Rank:
         self.updates = [event for event in events if event["kind"] == "update"]
         self.files = {event["path"] for event in events if event["kind"] == "file"}
         self.wrote_ddp_names = any(event["kind"] == "ddp names" for event in events)
+        # the orders of its samplers, by the number of steps before
+        self.orders = {e["steps"]: tuple(e["order"]) for e in events if e["kind"] == "order"}
         starts = [event for event in events if event["kind"] == "start"]
         made = [event["hash"] for event in events if event["kind"] == "weights"]
         self.made = made[0] if made else ""  # the weights when the optimizer was made
@@ -141,9 +143,7 @@ def share(ranks: list[Rank], alone: list[Rank]) -> tuple[str, str]:
     few = common <= max(2, smallest // 50)  # some may be repeated to fill the last batch
     took = all((len(ranks), number) in taken for number, taken in enumerate(own))
     if few and took:
-        fixed = any(rank.updates[0].get("fixed_order") for rank in ranks)
-        order = "; the sampler has shuffle=False and keeps the order of the data" if fixed else ""
-        return SEEN, f"{text}; each rank took its own shard{order}"
+        return SEEN, f"{text}; each rank took its own shard{order_of(ranks[0])}"
     if not took and any(shard[0] == 1 and shard[2] for shard in set.intersection(*shards)):
         return (
             MISSING,
@@ -157,6 +157,17 @@ def share(ranks: list[Rank], alone: list[Rank]) -> tuple[str, str]:
     if took:
         return NOT_SEEN, f"{text}: each took its own shard, perhaps of data in different orders"
     return NOT_SEEN, f"{text}: no shard was taken, and augmentation or chance may hide the rest"
+
+
+def order_of(rank: Rank) -> str:
+    """Return a remark on the order in which a rank's samplers pass on its data."""
+    if rank.updates[0].get("fixed_order"):
+        return "; the sampler has shuffle=False and keeps the order of the data"
+    if len(set(rank.orders.values())) < len(rank.orders):
+        return "; each epoch has the same order: call sampler.set_epoch(epoch) before it"
+    if len(rank.orders) == 1:
+        return "; its order in a second epoch was not seen (set_epoch)"
+    return ""
 
 
 def draw_from_all(ranks: list[Rank], alone: list[Rank]) -> bool:

@@ -60,7 +60,7 @@ def in_tensorflow(a: float, b: float) -> Any:
         (fails, "✗ `f` ended with AttributeError: 'float' object has no attribute 'product'."
                 f" In fails, line {fails.__code__.co_firstlineno + 1}: `return a.product(b)"),
         (not_implemented, "✗ `f` ended with NotImplementedError: not implemented for 'Long'. In"),
-        (listed, "✗ `f`: the result is of type list, not a number. Return a number."),
+        (listed, "✗ `f`: listed(2, 3): the result is of type list, not a number. Return a number."),
         (in_tensorflow, "✗ `f` ended with ValueError: no rank. In in_tensorflow,"
                         f" line {in_tensorflow.__code__.co_firstlineno + 1}:"),
         (lambda a, b: a + b, "✗ `f`: <lambda>(2, 3) gives 5. It should be 6."),

@@ -26,6 +26,7 @@ class Watch:
         self.hooked: set[int] = set()  # ids of parameters
         self.stepping = 0  # optimizers whose steps are inside each other
         self.state: dict[str, Any] = {}
+        self.steps = 0
 
     def torch_imported(self, torch: Any) -> None:
         self.torch, dist, listen = torch, torch.distributed, self.recorder.listen
@@ -61,6 +62,9 @@ class Watch:
         what = self.identify(sampler.dataset) if sampler.num_replicas == 1 else ""
         self.recorder.shards.append((sampler.num_replicas, sampler.rank, what))
         self.recorder.fixed_orders.append(not sampler.shuffle)
+        if sampler.shuffle and self.torch.is_grad_enabled():  # not to validate
+            order = [id(sampler), sampler.seed, sampler.epoch]  # nothing else decides it
+            self.recorder.write("order", order=order, steps=self.steps)
 
     def shuffles(self, result: Any, sampler: Any) -> None:
         """Note which data is shuffled as a whole, and the random state that decides its order."""
@@ -116,6 +120,7 @@ class Watch:
 
     def step_ends(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self.stepping -= 1
+        self.steps += 1
         # Horovod's broadcast_optimizer_state makes a step before any backward pass
         if not self.stepping and self.local:
             with suppress(Exception):
