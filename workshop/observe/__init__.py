@@ -62,14 +62,17 @@ def try_script(
     words, where = [str(word) for word in arguments], Path(folder or path.parent).absolute()
     run = partial(run_ranks, path, words, where, launcher)
     added = dict(env or {})
-    progress_line()(f"{path.name} runs on {ranks} ranks ({launcher})")
+    show = progress_line()
+    show(f"{path.name} runs on {ranks} ranks ({launcher})")
     events, ended = run(ranks, steps, seconds, added)
     alone: verdict.Events = []
     if single and launcher != "python" and any(event["kind"] == "update" for event in events):
+        show(f"{path.name} runs on one rank, to compare")
         with suppress(RunFailed):
             alone, _ = run(1, steps, 0.0, added)
 
     def reseeded() -> verdict.Events:
+        show(f"{path.name} runs on {ranks} ranks with different seeds")
         with suppress(RunFailed):
             return run(ranks, 2, 0.0, added | {"RN50_TRY_RESEED": "1"})[0]
         return []

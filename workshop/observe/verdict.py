@@ -206,7 +206,10 @@ def rate(ranks: list[Rank], alone: list[Rank]) -> tuple[str, str]:
     more = together / max(1, len(alone[0].updates[0]["inputs"]))
     if more == 1:
         return SEEN, f"{text}: right, since an update takes as many samples as on one rank"
-    return MISSING, f"{text}: not scaled, while each update took {more:.3g} times as many samples"
+    text += f": not scaled, while each update took {more:.3g} times as many samples"
+    if "Adam" in (name := ranks[0].updates[0]["optimizer"]):
+        return NOT_SEEN, f"{text}; the linear rule is for SGD, and for {name} there is no fixed one"
+    return MISSING, text
 
 
 def average(ranks: list[Rank]) -> tuple[str, str]:

@@ -386,10 +386,14 @@ def test_rate_is_compared_with_that_of_one_rank(
 ) -> None:
     def rank(rates: list[float], count: int) -> verdict.Rank:
         inputs = [str(i) for i in range(count)]
-        return verdict.Rank([{"kind": "update", "inputs": inputs, "rate": r} for r in rates])
+        update = {"kind": "update", "inputs": inputs, "optimizer": optimizer}
+        return verdict.Rank([{**update, "rate": rate} for rate in rates])
 
-    alone = [rank(one, 8)] if one else []
-    assert verdict.rate([rank(rates, samples) for rates in two], alone)[0] == status
+    for optimizer in ("SGD", "AdamW"):  # the linear rule is for SGD
+        alone = [rank(one, 8)] if one else []
+        found, text = verdict.rate([rank(rates, samples) for rates in two], alone)
+        unruled = optimizer == "AdamW" and "not scaled" in text
+        assert found == ("not seen" if unruled else status)
 
 
 @pytest.mark.parametrize(
@@ -443,6 +447,7 @@ def test_a_script_that_fails_shows_why(tmp_path: Path, code: str, said: list[str
         ("from torch import nn, distributed as dist", "torchrun"),
         ("import torch\ntorch.distributed.init_process_group()", "torchrun"),
         ("from torch.nn.parallel import DistributedDataParallel", "torchrun"),
+        ("import torch.distributed, torch.multiprocessing as mp\nmp.spawn(work)", "python"),
     ],
 )
 def test_the_launcher_follows_the_imports(tmp_path: Path, text: str, launcher: str) -> None:

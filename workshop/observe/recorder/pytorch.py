@@ -134,6 +134,7 @@ class Watch:
         return {
             "batch": [self.raw(sample) for tensor in batch for sample in tensor],
             "weights": [self.raw(p) for p in parameters],
+            "optimizer": type(optimizer).__name__,
             "rate": max(float(group["lr"]) for group in optimizer.param_groups),
             "given": [None if p.grad is None else self.few(p.grad) for p in parameters],
             "local": [self.local.get(id(p)) for p in parameters],

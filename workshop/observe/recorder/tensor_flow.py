@@ -64,6 +64,7 @@ class Watch:
             batch=[self.raw(sample) for value in values[:1] for sample in value],
             weights=[self.raw(variable) for _, variable in pairs],
             rate=float(optimizer.learning_rate),
+            optimizer=type(optimizer).__name__,
             given=[self.few(gradient) for gradient, _ in pairs],
             local=[None if gradient is None else self.few(gradient) for gradient in local],
             device=f"{gpus} of {os.environ.get('CUDA_VISIBLE_DEVICES')}" if gpus else "cpu",
