@@ -58,7 +58,7 @@ lab: setup
 	@echo "In a container: docs/containers.md, with -p $(PORT):$(PORT) and make lab BIND=0.0.0.0 PORT=$(PORT)"
 	@PATH="$(abspath $(VENV)):$$PATH" JUPYTER_CONFIG_PATH="$(CURDIR)/scripts/jupyter:$$JUPYTER_CONFIG_PATH" \
 	  exec $(VENV)/python -m jupyterlab \
-	  --allow-root --ip=$(BIND) --port=$(PORT) --ServerApp.root_dir=$(CURDIR) \
+	  --allow-root --ip=$(BIND) --port=$(PORT) --ServerApp.root_dir="$(CURDIR)" \
 	  --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb \
 	  $(if $(DISPLAY)$(filter Darwin,$(shell uname)),,--no-browser)
 

@@ -185,8 +185,9 @@ def print_report(report: Report, every: bool = False) -> None:
             print(f"  {problem.line()}")
         if len(found) > len(shown):
             print(f"  … and {len(found) - len(shown):,} more (--all shows them)")
-    levels = report.problems.count_levels().items()
-    totals = ", ".join(f"{count:,} {level}{'s' * (count != 1)}" for level, count in levels)
+    levels = [problem.level for problem in report.problems]
+    counted = [(level, levels.count(level)) for level in LEVELS]
+    totals = ", ".join(f"{count:,} {level}{'s' * (count != 1)}" for level, count in counted)
     images = sum(map(len, report.parts))
     rate = images / report.seconds if report.seconds else 0
     print(f"\n{images:,} images read in {report.seconds:.1f} s ({rate:,.0f} images/s): {totals}")

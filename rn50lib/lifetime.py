@@ -326,7 +326,8 @@ def supervise(command: list[str]) -> int:
     """Run a worker to its end and return its status; write its record if it left none.
 
     Launchers differ in how they report a signal, and the kernel tells the parent alone. SIGTERM,
-    which also comes when the launcher dies, is passed on.
+    which also comes when the launcher dies, is passed on. An abort after a recorded success is
+    none: a thread of Gloo that outlives the interpreter's objects aborts a process that is done.
     """
     global _records
     worker: subprocess.Popen | None = None
@@ -346,9 +347,15 @@ def supervise(command: list[str]) -> int:
     ended = worker.wait()
     status = ended if ended >= 0 else 128 - ended
     _records = _records_of(worker.pid)
-    if _records and not os.path.exists(f"{_records}.ended"):
+    if not _records:
+        return status
+    try:
+        with open(f"{_records}.ended", encoding="utf-8") as file:
+            succeeded = json.load(file)["status"] == 0
+    except FileNotFoundError:
         record_end(status or 1, killed_by=max(0, -ended))
-    return status
+        return status
+    return 0 if succeeded and ended == -signal.SIGABRT else status
 
 
 def _records_of(pid: int) -> str:

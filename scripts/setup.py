@@ -338,7 +338,7 @@ def missing(
     for name in sorted({"torch", "tensorflow", "dali"} - here - new):
         notes.append(f"{name} is not here and is left out; `make setup WITH={name}` adds it.")
     extras = ["data", "notebooks", "test", "horovod", *({"torch"} & (here | new))]
-    lines = [f"-e {ROOT}[{','.join(extras)}]"]
+    lines = [f'-e "{ROOT}[{",".join(extras)}]"']  # the path may contain a blank
     if "torch" in new and cuda == 12:
         lines.append("torch<2.11")  # later wheels are built for CUDA 13
     wheel = choose_dali(cuda, dali) if "dali" in new or ("dali" not in here and dali) else None

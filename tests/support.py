@@ -10,6 +10,8 @@ import contextlib
 import ctypes
 import json
 import os
+import random
+import socket
 import struct
 import sys
 import time
@@ -37,6 +39,18 @@ TINY = (
     *("--network", "tiny", "--image-shape", "32", "--batch-size", "8", "--dtype", "float32"),
     *("--threads", "1", "--data-nthreads", "0", "--recipe", "reference"),
 )
+
+
+def free_port() -> int:
+    """Return a port that nothing listens on, below those that the kernel assigns.
+
+    One of the kernel's may be assigned to another process before a program listens on it.
+    """
+    while True:
+        port = random.randint(20_000, 30_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 @dataclass(frozen=True)

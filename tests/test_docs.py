@@ -24,7 +24,8 @@ from workshop import catalogue
 ROOT = Path(__file__).resolve().parent.parent
 COMMANDS = ROOT / "docs" / "commands.md"
 REFERENCE = ROOT / "docs" / "reference.md"
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "tests" / "README.md"]
+PAGES += sorted((ROOT / "docs").glob("*.md"))
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 CHECKED = re.compile(r"<!-- checked -->\n```console\n(.*?)^```$", re.M | re.S)
 

@@ -25,13 +25,15 @@ HINTS = {  # what a failed script printed, and what to do
 class RunFailed(UserError):
     """A training run that ended with an error.
 
-    `log` holds the last lines that it printed, and a hint if the error is a common one.
+    `log` holds the last lines that it printed, and a hint if the error is a common one. They are
+    notes of the exception too, which tracebacks and pytest show.
     """
 
     def __init__(self, message: str, log: str = "") -> None:
         super().__init__(message)
         hints = [f"\nHint: {hint}" for text, hint in HINTS.items() if re.search(text, log)]
         self.log = log + "".join(hints)
+        self.__notes__ = [self.log] if self.log else []
 
     def _render_traceback_(self) -> list[str]:
         """Return what IPython prints instead of a traceback."""

@@ -93,8 +93,9 @@ class Runner:
         if status:
             lines = self.log(folder).read_text(errors="replace").splitlines()
             lines = [line for line in lines if not programs.NOISE.match(line)]
-            # torchrun's own lines follow
-            lines = list(itertools.takewhile(lambda line: "distributed/elastic" not in line, lines))
+            # torchrun's own lines follow, unless it failed itself
+            own = itertools.takewhile(lambda line: "distributed/elastic" not in line, lines)
+            lines = list(own) or lines
             raise RunFailed(
                 f"{self.name} ended with exit status {status}; its output:", "\n".join(lines[-12:])
             )

@@ -106,7 +106,3 @@ class Problems(list[Problem]):
     def add(self, kind: str, where: str | Path, text: str = "", offset: int | None = None) -> None:
         """Add a problem. A text that repeats the file's name, as an error's does, loses it."""
         self.append(Problem(kind, str(where), text.removeprefix(f"{where}: "), offset))
-
-    def count_levels(self) -> dict[str, int]:
-        levels = [problem.level for problem in self]
-        return {level: levels.count(level) for level in LEVELS}

@@ -3,7 +3,8 @@
     for i in 0 1; do
       TF_CONFIG='{"cluster": {"worker": ["localhost:5001", "localhost:5002"]},
                   "task": {"type": "worker", "index": '$i'}}' \\
-        TF_USE_LEGACY_KERAS=1 python exercises/migration/3_tf_distribute.py weights.npz &
+        TF_USE_LEGACY_KERAS=1 no_proxy=localhost \\
+        python exercises/migration/3_tf_distribute.py weights.npz &
     done; wait
 
 Keras 3 does not train with this strategy (keras-team/keras#20585); its predecessor, tf-keras, does.

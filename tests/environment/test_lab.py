@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import random
 import re
 import signal
 import socket
@@ -20,16 +18,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.support import free_port
+
 pytestmark = [pytest.mark.slow, pytest.mark.needs("jupyterlab")]
-
-
-def free_port() -> int:
-    """Return a port that nothing listens on, below those that the kernel assigns."""
-    while True:
-        port = random.randint(20_000, 30_000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
 
 
 def answers(port: int) -> bool:

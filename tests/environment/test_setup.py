@@ -200,7 +200,7 @@ def test_container_frameworks_survive(repository: Path, tmp_path: Path) -> None:
     ):
         fake_site.install(base, name, version, requires)
     (tmp_path / "constraint.txt").write_text("papermill<50\n")
-    root = fake_site.checkout(repository, tmp_path / "checkout")
+    root = fake_site.checkout(repository, tmp_path / "a checkout")
     env = {"NVIDIA_BUILD_ID": "1", "PIP_CONSTRAINT": str(tmp_path / "constraint.txt")}
     done = setup(root, base, **env)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -215,7 +215,8 @@ def test_container_frameworks_survive(repository: Path, tmp_path: Path) -> None:
     program = "import numpy, torch, tensorflow, papermill, rn50lib\n"
     program += "for m in numpy, torch, tensorflow, papermill, rn50lib: print(m.__file__)"
     command = [root / ".venv/bin/python", "-E", "-c", program]
-    shown = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path).stdout.split()
+    imported = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    shown = imported.stdout.splitlines()
     assert all(path.startswith(str(base)) for path in shown[:3])
     assert shown[3].startswith(str(root / ".venv")) and shown[4].startswith(str(root / "rn50lib"))
     assert "torch==2.6.0a0+nv25.2" in done.stdout

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 from pathlib import Path
 
+from tests.support import free_port
+
 PATIENCE = 240.0
-
-
-def free_port() -> str:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return str(taken.getsockname()[1])
 
 
 def configure(home: Path, controller: str, nodes: dict[str, str], gpus: int) -> Path:

@@ -23,8 +23,8 @@ import yaml
 from rn50.launch import SAVE_S
 from rn50.parser import config_parser, parse_given
 from tests.conftest import ROOT, clean_environment
-from tests.launch.slurm import ask, configure, free_port
-from tests.support import TINY, Photos, strict_json, until
+from tests.launch.slurm import ask, configure
+from tests.support import TINY, Photos, free_port, strict_json, until
 
 SCHEMAS = json.loads((Path(__file__).parents[1] / "fixtures" / "kubeflow.json").read_text())
 JOBS = ROOT / "docs" / "jobs"
@@ -151,7 +151,7 @@ def test_the_command_of_a_job_trains_and_resumes(
     job = yaml.safe_load(replaced(text, small(photos, folder)))
     for attempt in range(2 if engine == "mpijob" else 1):
         hosts = {"PET_NNODES": "1", "PET_NPROC_PER_NODE": "2", "PET_NODE_RANK": "0",
-                 "PET_MASTER_ADDR": "localhost", "PET_MASTER_PORT": free_port()}  # fmt: skip
+                 "PET_MASTER_ADDR": "localhost", "PET_MASTER_PORT": str(free_port())}  # fmt: skip
         if engine == "mpijob":
             (tmp_path / "hosts").write_text("localhost slots=2\n")
             hosts = {"OMPI_MCA_orte_default_hostfile": str(tmp_path / "hosts")}

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -18,7 +19,7 @@ from rn50 import launch
 from rn50.diagnose.measure import start_run
 from rn50lib.config import Resolved
 from rn50lib.errors import UserError
-from rn50lib.lifetime import stop
+from rn50lib.lifetime import GROUP, SUPERVISED, stop
 from tests.conftest import clean_environment
 from tests.support import TINY, Photos, full, until
 
@@ -171,6 +172,29 @@ end_with(work)
     assert done.returncode == status
     assert done.stdout.split("\n") == ["worked", "registered", ""]
     assert said in done.stderr and bool(done.stderr) == bool(said)
+
+
+@pytest.mark.parametrize(
+    ("ends", "status", "recorded"),
+    [
+        ("lifetime.record_end(0); os.abort()", 0, (0, 0)),
+        ("lifetime.record_end(0); os.kill(os.getpid(), signal.SIGKILL)", 137, (0, 0)),
+        ("lifetime.record_end(1); os.abort()", 134, (1, 0)),
+        ("os.abort()", 134, (134, 6)),
+        ("sys.exit(3)", 3, (3, 0)),
+    ],
+)
+def test_only_an_abort_after_success_is_not_a_failure(
+    ends: str, status: int, recorded: tuple[int, int], tmp_path: Path
+) -> None:
+    program = f"import os, signal, sys\nfrom rn50lib import lifetime\nlifetime.register(0)\n{ends}"
+    group = f"{socket.gethostname()}:{os.getpid()}:{tmp_path}"
+    done = subprocess.run(
+        [*SUPERVISED, sys.executable, "-c", program],
+        env={**os.environ, GROUP: group}, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    end = json.loads((tmp_path / "0.ended").read_text())
+    assert (done.returncode, end["status"], end["signal"]) == (status, *recorded)
 
 
 @pytest.mark.parametrize(("status", "runs"), [(0, 1), (2, 1), (130, 1), (143, 1), (1, 3), (137, 3)])

@@ -15,7 +15,7 @@ from rn50 import launch
 from rn50lib.distributed.launch_env import LaunchEnv
 from tests.conftest import clean_environment
 from tests.launch.test_workers import ENDLESS, Run, argv_of
-from tests.support import TINY, Photos, full, strict_json, until
+from tests.support import TINY, Photos, free_port, full, strict_json, until
 
 pytestmark = pytest.mark.slow
 PATIENCE = 120.0  # seconds for things that take a few when the machine is idle
@@ -66,7 +66,7 @@ def workers(photos: Photos, tmp_path: Path) -> Iterator[Workers]:
 @pytest.mark.needs("torch")
 def test_processes_of_mpich_train_together(workers: Workers, tmp_path: Path) -> None:
     """Two that PMI_RANK and PMI_SIZE alone describe."""
-    port = str(20000 + os.getpid() % 10000)
+    port = str(free_port())
     started = [
         workers.start("--report", "r.json", PMI_RANK=str(rank), PMI_SIZE="2", MASTER_PORT=port)
         for rank in range(2)
@@ -86,7 +86,7 @@ def test_processes_of_mpich_train_together(workers: Workers, tmp_path: Path) -> 
 def test_sigterm_ends_a_worker_that_waits(launcher: str, workers: Workers) -> None:
     """The other worker never comes. Before it is ended, the wait is announced."""
     if launcher == "pmi":
-        port = str(20000 + os.getpid() % 10000)
+        port = str(free_port())
         process = workers.start(
             by=lambda argv: [argv[0], "-c", IMPATIENT, *argv[3:]],
             PMI_RANK="0", PMI_SIZE="2", MASTER_PORT=port,
@@ -115,7 +115,7 @@ def test_sigterm_ends_a_worker_that_waits(launcher: str, workers: Workers) -> No
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize("rank", ["0", pytest.param("1", marks=pytest.mark.acceptance)])
 def test_a_worker_whose_peer_never_comes_is_one_error(rank: str, workers: Workers) -> None:
-    port = str(20000 + os.getpid() % 10000)
+    port = str(free_port())
     process = workers.start("--comm-timeout", "1", PMI_RANK=rank, PMI_SIZE="2", MASTER_PORT=port)
     assert process.wait(PATIENCE) == 2, workers.text()
     assert f"error: --comm ddp: rank {rank} of 2 cannot reach the others at " in workers.text()

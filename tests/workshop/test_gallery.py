@@ -36,7 +36,10 @@ def shell(line: str, folder: Path, data: Path, **more: str) -> str:
     done = subprocess.run(["bash", "-c", line], cwd=folder, env=env, stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                           errors="replace", timeout=300)  # fmt: skip
-    return done.stdout.replace(str(folder.parents[1]), "")
+    text = done.stdout.replace(str(folder.parents[1]), "")
+    # PyTorch's logs: the time, process and file before a line; the path of the script after it
+    text = re.sub(r"^[A-Z]\d{4} \S+ \d+ \S+\] ", "", text, flags=re.M)
+    return re.sub(r" +# \S*pytest-of-.*", "", re.sub(r"(?<=\S) {30,}", "  ", text))
 
 
 def excerpt(output: str, patterns: list[str]) -> str:

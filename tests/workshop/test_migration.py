@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 from rn50 import launch
 from tests.conftest import clean_environment
+from tests.support import free_port
 
 HOROVOD = ("1_tf1_horovod", "2_tf2_horovod", "4_torch_horovod")
 
@@ -53,10 +53,8 @@ def test_two_ranks_end_with_the_same_weights(repository: Path, tmp_path: Path, n
     script, file = str(folder / f"{name}.py"), tmp_path / "weights.npz"
     env = clean_environment(TF_USE_LEGACY_KERAS="1", OMP_NUM_THREADS="1")
     if name == "3_tf_distribute":
-        sockets = [socket.create_server(("localhost", 0)) for _ in range(2)]
-        workers = [f"localhost:{one.getsockname()[1]}" for one in sockets]
-        for one in sockets:
-            one.close()
+        env |= {"no_proxy": "localhost"}
+        workers = [f"localhost:{free_port()}" for _ in range(2)]
         tasks = [{"cluster": {"worker": workers}, "task": {"type": "worker", "index": i}}
                  for i in range(2)]  # fmt: skip
         running = [

@@ -17,3 +17,4 @@ def test_run_shows_the_last_lines_of_a_failure(tmp_path: Path) -> None:
     with pytest.raises(RunFailed, match="^python ended with exit status 1") as failed:
         programs.run(["-c", "raise SystemExit('no libcuda.so')"], tmp_path)
     assert "libcuda.so" in failed.value.log and failed.value.log.endswith("device_id=None")
+    assert failed.value.__notes__ == [failed.value.log]  # tracebacks and pytest show them

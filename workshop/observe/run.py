@@ -78,6 +78,8 @@ def run_ranks(
         if ended and (failure := group.outcome().failure):
             if failure.startswith("the launcher failed") and printed:  # a script that called exit
                 failure = "\n".join(printed)
+            elif "Traceback" not in failure:  # a rank that was killed: what it printed before
+                failure = "\n".join([*printed, failure])
             log = failure.replace(str(work), str(folder))
             raise RunFailed(f"{script.name} failed on {ranks} ranks", log)
         return read(own, work), ended

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import socket
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import free_port
 from tests.workshop.checks.capstone_answers import CAPSTONES, HOROVOD
 from tests.workshop.checks.test_checks import answered, cell_of
 from workshop import masters
@@ -81,9 +81,7 @@ def found(script: Path, case: capstone.Case) -> list[str]:
     folder = script.with_suffix("")
     for name in ("out", "notes"):
         (folder / name).mkdir(parents=True)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    given = (port, script, case.folder, folder)
+    given = (free_port(), script, case.folder, folder)
     ranks = [RANKS.Process(target=run_rank, args=(rank, *given)) for rank in range(2)]
     for rank in ranks:
         rank.start()

@@ -425,6 +425,9 @@ def test_the_gradients_of_an_update_are_compared_with_each_rank_s_own(
     ("label = 1/0", ["label = 1/0", "ZeroDivisionError"]),
     pytest.param("dist.init_process_group('gloo')\nlabel = 1/0", ["label = 1/0"], marks=LONG),
     pytest.param("raise SystemExit('no images')", [" | no images"], marks=LONG),
+    pytest.param(
+        "import os\nprint('far', flush=True)\nos.abort()", [" | far", "SIGABRT"], marks=LONG
+    ),
 ])  # fmt: skip
 def test_a_script_that_fails_shows_why(tmp_path: Path, code: str, said: list[str]) -> None:
     path = tmp_path / "broken.py"
