@@ -84,7 +84,7 @@ from workshop.lessons import nb03
 nb03.explore_ring()
 
 # %% [markdown]
-# Each worker sends `2 (n − 1) / n` times the gradients' size, always less than twice. Patarasuk and Yuan (2009) showed that no algorithm can send less, unless the network does the adding (NVIDIA's SHARP). Horovod made the ring popular ([Sergeev and Del Balso, 2018](https://arxiv.org/abs/1802.05799)).
+# Each worker sends `2 (n − 1) / n` times the gradients' size, always less than twice. Patarasuk and Yuan (2009) showed that no algorithm can send less. Horovod made the ring popular ([Sergeev and Del Balso, 2018](https://arxiv.org/abs/1802.05799)).
 #
 # **Your turn: write the ring** in 15 lines. In step `s`, **rank** `r` (worker `r`) sends chunk `(r − s) % n` to the next rank and receives chunk `(r − s − 1) % n` from the one before, for `2 (n − 1)` steps. `dist.isend(tensor, rank)` and `dist.irecv(tensor, rank)`, which overwrites its tensor, return at once; call `wait()` on both before you touch a tensor. The chunks of `gradients.tensor_split(n)` are views: change them in place. The check compares yours with `dist.all_reduce` on two ranks and on three.
 
@@ -116,14 +116,14 @@ nb03.check_ring(all_reduce, "ring.py")
 # | launcher | `horovodrun -np 2 python train.py` | `torchrun --nproc-per-node 2 train.py` |
 #
 # 1. **Start, and pick a device.** A process then knows its rank and the number of processes, the **size**. The *local* rank counts within one machine; pass it to `torch.cuda.set_device`. Otherwise, NCCL, NVIDIA's exchange, reports "Duplicate GPU detected".
-# 2. **Share the images.** All ranks compute the same random order and each takes its share, so nothing has to be sent. All ranks must take the same number of steps; [otherwise, a rank with an extra step hangs](../docs/troubleshooting.md#ranks-with-different-numbers-of-steps-stall). `sampler.set_epoch` gives each epoch a new order. Random crops should differ between ranks, too: pass the rank to `torch.manual_seed`, which seeds the DataLoader's processes.
+# 2. **Share the images.** All ranks compute the same random order, and each takes its share. All ranks must take the same number of steps; [otherwise, a rank with an extra step hangs](../docs/troubleshooting.md#ranks-with-different-numbers-of-steps-stall). `sampler.set_epoch` gives each epoch a new order. Random crops should differ between ranks, too: pass the rank to `torch.manual_seed`, which seeds the DataLoader's processes.
 # 3. **Scale the learning rate** with the global batch.
 # 4. **Average the gradients.** Each gradient becomes its mean over all ranks. This change costs time.
 # 5. **Broadcast** rank 0's weights. Averaged gradients *change* the weights equally on every rank, so the weights stay equal only if they start equal.
 #
 # Only rank 0 reports, traces and saves (with DDP, the weights of `model.module`), and images/s counts all ranks' images. The finished scripts also time the **exposed** exchange, for which a step waits, as `communication`: what follows the last gradient.
 #
-# > Horovod's last release, 0.28.1, is from June 2023. Its scheduled CI was [switched off](https://github.com/horovod/horovod/pull/4318) in June 2026. *Start new work with DDP.*
+# > Horovod's last release is from June 2023. Its scheduled CI was [switched off](https://github.com/horovod/horovod/pull/4318) in June 2026. *Start new work with DDP.*
 #
 # **Your turn.** Choose a library (either works on every rung), and make the changes in your `runs/train.py` before you open a solution:
 
@@ -255,7 +255,7 @@ dist.destroy_process_group()
 #
 # ## How much of the exchange does a step wait for?
 #
-# A message takes a fixed **latency** α plus its bytes over the **bandwidth** β. DDP sends gradients in **buckets** of about 25 MB (the first is smaller, to start early), each as soon as its last gradient is ready. Horovod has a **fusion buffer** (`HOROVOD_FUSION_THRESHOLD`). Both begin *during* the backward pass; what the pass does not hide is exposed.
+# A message takes a fixed **latency** α plus its bytes over the **bandwidth** β. DDP sends gradients in **buckets** of about 25 MB, each as soon as its last gradient is ready. Horovod has a **fusion buffer** (`HOROVOD_FUSION_THRESHOLD`). Both begin *during* the backward pass; what the pass does not hide is exposed.
 #
 # `overlap.py` runs on the CPU. It times all-reduces from 4 KB to 32 MB: those of Gloo (PyTorch's library for CPUs) and yours. Then it times backward passes with and without exchange, in turns, at two batch sizes. A *communication hook*, which DDP calls for each full bucket, records the time.
 
@@ -362,7 +362,7 @@ dist.destroy_process_group()
 # %% [markdown]
 # ### Latency and bandwidth
 #
-# α is Gloo's shortest time up to 64 KB. β is fitted from 1 to 32 MB, the sizes of buckets, by least squares of the *relative* errors; otherwise, the largest messages would dominate. β counts gradient bytes; each link carries 2(n − 1)/n times as many.
+# α is Gloo's shortest time up to 64 KB. β is fitted from 1 to 32 MB, the sizes of buckets, by least squares of the *relative* errors; otherwise, the largest messages would dominate.
 #
 # **Predict** the ratio of the times: 32 MB is 8,192 × 4 KB.
 
@@ -410,36 +410,33 @@ def after_the_pass(full, takes, alone, senders):
 # %%
 guess = 50  # your number
 after_the_pass = nb03.check_after_the_pass(after_the_pass)
-rows = {}
+table = {}
 for run in measured["runs"]:
     full, size, layers = map(list, zip(*run["buckets"], strict=True))
     takes = (latency + per_byte * np.array(size)).tolist()
-    alone, turns = 1e3 * np.array(run["alone"]), 1e3 * np.array(run["together"])
-    computing, waiting, after = turns.mean(axis=0)
+    alone, together = 1e3 * np.array(run["alone"]), 1e3 * np.array(run["together"])
+    computing, waiting, after = together.mean(axis=0)
+    by_model = 1e3 * after_the_pass(full, takes, np.median(run["alone"]), 2)
     for name, ms in {
-        "exchange after the pass, by your model": 1e3
-        * after_the_pass(full, takes, np.median(run["alone"]), 2),
+        "exchange after the pass, by your model": by_model,
         "exchange after the pass, measured": after,
         "waiting for the slowest rank": waiting,
         "computing, no exchange": alone.mean(),
         "computing, with the exchange": computing,
     }.items():
-        rows.setdefault(name, []).append(ms)
+        table.setdefault(name, []).append(ms)
 for layer, nbytes, *seconds in zip(layers, size, full, takes, strict=True):
     at, lasts = (f"{1e3 * s:.1f} ms" for s in seconds)
     print(f"{nbytes / 1e6:4.1f} MB from {layer}: full after {at}; takes {lasts}")
 print(f"{'ms per pass (mean)':46}", *(f"batch {run['batch']:4}" for run in measured["runs"]))
-for name, values in rows.items():
+for name, values in table.items():
     print(f"{name:46}", *(f"{ms:10.1f}" for ms in values))
 print(f"You predicted {guess} ms for batch {run['batch']}; measured: {after:.1f} ms.")
 if not gpus and (race := several.get("communication_ms")):
     freely = 1e3 * np.mean(measured["free"])
-    print(
-        f"Exposed per step: {race:.0f} ms in the race, {freely:.0f} ms here if the ranks start",
-        end=" ",
-    )
-    print(f"each pass when they like, {after + waiting:.0f} ms if they start it together.")
-slower = workshop.ratio(turns[:, 0] / alone)
+    print(f"Exposed per step: {race:.0f} ms in the race; here {after + waiting:.0f} ms,", end=" ")
+    print(f"or {freely:.0f} ms if ranks start each pass without waiting for each other.")
+slower = workshop.ratio(together[:, 0] / alone)
 if slower.clear and slower.low > 1:
     print(f"With the exchange, computing takes {slower} times as long.")
 workshop.trace("ddp.json")  # of the larger batch
@@ -448,7 +445,7 @@ session.note("exposed_ms", after + waiting, "ms", "exposed exchange of a pass, w
 # %% [markdown]
 # The last layers' gradients leave first. A larger batch lengthens the pass, not the messages: if only the last is exposed, that helps no more. Your model predicts that one. It leaves out two things: faster ranks wait for the slowest, and exchange and computation share hardware (the cores with Gloo, a few multiprocessors with NCCL).
 #
-# Why is more exposed in the race? Its ranks do not start together, they also read images and update, and Horovod's thread uses their cores. Of these, the line with three times separates the first.
+# Why does the race expose more? Its ranks start a step without waiting for each other, they also read images and update, and Horovod's threads share their cores. The line with three times separates the first of these.
 #
 # ## What would eight GPUs lose?
 #
@@ -490,7 +487,7 @@ print(f"8 V100s (published, batch 208): a step takes {longer:.1f} ms longer than
 #   echo "$1: ${*:2}"$'\n'"$(tail -n 2 "$1.txt")"
 # }
 # rm -f {small,unscaled,no_warmup,warmup}.json
-# # two at a time, each with one thread: only their losses matter
+# export CUDA_VISIBLE_DEVICES=  # two at a time, each with one thread: only their losses matter
 # (run small     -b 16  --lr 1.6 --warmup-epochs 0) &
 # (run unscaled  -b 128 --lr 0.2 --warmup-epochs 0   # the same rate, an eighth as many steps
 #  run no_warmup -b 128 --lr 1.6 --warmup-epochs 0)  # eight times the rate, from the first step

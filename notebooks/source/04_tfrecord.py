@@ -7,13 +7,12 @@
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
-device: float | None = None  # images/s of a simulated device; None: your GPU, else one V100
+device: float | None = None  # images/s of a simulated GPU; None: one V100, in profile gpu an H100
 rounds: int | None = None  # rounds in which the stages take turns
 seed: int = 0  # seed of Python's random numbers and of the shuffles
 
 # %%
 import io
-import itertools
 import os
 import random
 import shutil
@@ -28,14 +27,12 @@ import torch
 from PIL import Image
 
 import workshop
-from rn50lib import resnet
-from rn50lib.torch.model import ResNet
 from workshop.lessons import nb04
 
 session = workshop.start("04", profile)
 rounds, batch_size = rounds or session.rounds, session.batch_size
-gpu = session.profile == "gpu" and not device  # feed yours
-device = device or session.results["published.v100.1gpu.fp16.ips"].value
+cores = session.machine.cores
+device = device or session.results[session.device].value
 os.chdir(session.folder)  # scratch files are written here
 folder = workshop.ladder.shards_folder()  # notebook 05 trains from it
 TF = workshop.has("tensorflow")
@@ -155,7 +152,7 @@ shutil.rmtree(folder, ignore_errors=True)  # left by an earlier run
 (folder / "index").mkdir(parents=True)
 classes = sorted({path.parent.name for path in paths})
 shuffled = random.sample(paths, len(paths))
-count = -(-session.machine.cores // 8) * 8  # one or more per core; a multiple of 8 ranks
+count = -(-cores // 8) * 8  # one or more per core; a multiple of 8 ranks
 for number in range(count):
     name = f"train-{number:05}-of-{count:05}"
     with open(folder / name, "wb") as file, open(folder / f"index/{name}.idx", "w") as index:
@@ -248,43 +245,27 @@ class Shards(torch.utils.data.IterableDataset):
 
 
 # %% [markdown]
-# The next cell starts the workers, and feeds a device: your GPU, which runs ResNet-50 forward and backward in float16. Without one, a simulated V100 sleeps for as long as a real one would compute; the input pipeline is real. Before you run a cell with `measure`, give it your **prediction** of the speed-up, such as `measure("PyTorch workers", 1.5)`.
+# The next cell starts the workers, and feeds a device. It is simulated: it sleeps for as long as a real one would compute. The input pipeline is real. Before you run a cell with `measure`, give it your **prediction** of the speed-up, such as `measure("PyTorch workers", 1.5)`.
 
 # %%
-workers = session.machine.cores
 photos = Shards(rank=0, size=1)
-loader = torch.utils.data.DataLoader(photos, batch_size, num_workers=workers, prefetch_factor=2)
+loader = torch.utils.data.DataLoader(photos, batch_size, num_workers=cores, prefetch_factor=2)
 images, labels = next(iter(loader))
 print(tuple(images.shape), images.dtype, labels[:8].tolist())
 stages = {"Python loop": python_loop(), "PyTorch workers": iter(loader)}
-ahead = {"PyTorch workers": 2 * workers}  # batches prepared ahead: taken before the clock starts
+ahead = {"PyTorch workers": 2 * cores}  # batches prepared ahead: taken before the clock starts
 predicted = {}
-net = ResNet(resnet.resnet(50)).to("cuda", memory_format=torch.channels_last) if gpu else None
 
 
-def compute(batch):
-    """Let the device work on a batch of images, and wait for it."""
-    if not gpu:
-        time.sleep(batch_size / device)
-        return
-    images = batch[0] if isinstance(batch, list | tuple) else batch  # without labels
-    pixels = torch.from_dlpack(images).to("cuda")  # of PyTorch, TensorFlow or NumPy, uncopied
-    pixels = pixels.permute(0, 3, 1, 2) / 127.5 - 1
-    with torch.autocast("cuda", torch.float16):
-        loss = net(pixels).sum()
-    loss.backward()
-    torch.cuda.synchronize()
-
-
-def rate(name, work=compute):
-    """Return images/s when feeding the device, or other `work`."""
+def rate(name, compute_s=batch_size / device):
+    """Return images/s when feeding a device that takes `compute_s` seconds per batch."""
     batches = iter(stages[name])
     for _ in range(1 + ahead.get(name, 0)):
-        batch = next(batches)
+        next(batches)
     begin = time.perf_counter()
     for _ in range(session.batches):
-        work(batch)
-        batch = next(batches)
+        time.sleep(compute_s)
+        next(batches)
     return batch_size * session.batches / (time.perf_counter() - begin)
 
 
@@ -297,11 +278,6 @@ def measure(name, guess=None, before="Python loop"):
     print(f"you predicted {guess:g}" if guess else "no prediction")
 
 
-if gpu:  # its own speed: one batch again and again, first to warm up
-    print("Feeding a GPU is untested: if it fails, set `device` in the first code cell.")
-    stages["one batch"] = itertools.repeat(images)
-    device = [rate("one batch") for _ in range(2)][-1]
-    del stages["one batch"]
 print(f"The device alone: {device:,.0f} images/s")
 measure("PyTorch workers")  # your prediction as the second argument
 
@@ -381,8 +357,6 @@ if TF:
 
 # %%
 if TF:
-    cores = session.machine.cores
-    print(cores, "cores")
     stages["+ parallel map"] = records.map(decode, num_parallel_calls=cores).batch(batch_size)
     measure("+ parallel map", before="+ interleave, shuffle")
 
@@ -430,7 +404,7 @@ for _ in range(rounds):
     for name in stages:
         timed[name].append(rate(name))
     for name in alone:
-        alone[name].append(rate(name, work=lambda batch: None))
+        alone[name].append(rate(name, compute_s=0))
 speed = {name: float(np.median(values)) for name, values in timed.items()}
 names = list(speed)
 
@@ -504,12 +478,9 @@ def pipeline(shards, rank, size, batch, seed):
 # %%
 if TF:
     pipeline = nb04.check_pipeline(pipeline, decode_crop)
-    for rank in (0, 1):
-        batches = pipeline(shards, rank, 2, 32, seed).take(30).as_numpy_iterator()
-        labels = np.array([numbers for _, numbers in batches])
-        mixed = np.mean([len(np.unique(numbers)) for numbers in labels])
-        print(f"rank {rank} of 2: {labels.size} images in {len(labels)} batches", end="; ")
-        print(f"a batch has {mixed:.1f} of {len(classes)} classes")
+    batches = pipeline(shards, 0, 2, 32, seed).take(30).as_numpy_iterator()
+    mixed = np.mean([len(np.unique(labels)) for _, labels in batches])
+    print(f"A batch of rank 0 of 2 has {mixed:.1f} of {len(classes)} classes")
 
 # %% [markdown]
 # ### How good is a shuffle buffer?
@@ -558,24 +529,20 @@ if TF:
 # How many cores keep a device busy? Divide its images/s by those of one core. **Predict** the cores for one H100.
 
 # %% tags=["results"]
-cores = session.machine.cores
 one_core = {
     "Python loop": np.median(alone["Python loop"]),
-    names[-1]: np.median(alone[names[-1]]) / (cores if TF else workers),
+    names[-1]: np.median(alone[names[-1]]) / cores,
 }
 recorded = session.results
 devices = {
-    **({"your GPU, float16 (measured)": device} if gpu else {}),
-    "one V100, FP16 (published)": recorded["published.v100.1gpu.fp16.ips"].value,
-    "one H100, float16 (recorded)": recorded["input.h100.synthetic"].value,
+    "one V100, FP16 (published)": session.results["published.v100.1gpu.fp16.ips"].value,
+    "one H100, float16 (recorded)": session.results["input.h100.synthetic"].value,
 }
-for name, ips in one_core.items():
-    print(f"One core prepares {ips:,.0f} images/s with {name!r}.")
 print(f"This machine has {cores} cores.")
-print(f"{'cores needed by':36}{'images/s':>9}", *one_core, sep="   ")
-for name, ips in devices.items():
-    needed = (f"{ips / each:{len(way)}.2f}" for way, each in one_core.items())
-    print(f"{name:36}{ips:9,.1f}", *needed, sep="   ")
+for name, ips in one_core.items():
+    print(f"One core prepares {ips:,.0f} images/s with {name!r}. Cores needed:")
+    for device_name, needed in devices.items():
+        print(f"  {needed / ips:5.1f} for {needed:,.0f} images/s: {device_name}")
 kilobytes = sum(Path(shard).stat().st_size for shard in shards) / len(paths) / 1000
 h100 = dict.fromkeys(f"input.h100.{name}" for name in ("synthetic", "dali", "tfrecord"))
 session.expect({"input.jpeg_kb": kilobytes, **h100})
@@ -591,6 +558,6 @@ session.expect({"input.jpeg_kb": kilobytes, **h100})
 # - Give every shard to one worker of one rank, before anything shuffles. Shuffle across the classes when you write the shards.
 # - Draw random numbers in the graph.
 #
-# **Try it:** set `device = 400.2`, a V100 in FP32, in the first code cell, and predict after which stage the input stops being the bottleneck.
+# **Try it:** set `device = 400.2`, a V100 in FP32, in the first code cell, and predict after which stage the input is no longer the bottleneck.
 #
 # What remains is decoding, which can keep all cores busy while a GPU waits. The next notebook introduces DALI, which can decode on the GPU.

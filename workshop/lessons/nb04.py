@@ -13,12 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.tfrecordwriter import (
-    format_index,
-    frame_record,
-    serialize_example,
-    write_records,
-)
+from data_prep.tfrecordwriter import format_index, frame_record, serialize_example, write_records
 from rn50lib.data.tfrecord import IMAGE, LABEL, index_path, masked_crc
 from workshop.checks.compare import refuse, wrong
 from workshop.checks.engine import message, own_frame
@@ -26,7 +21,7 @@ from workshop.checks.ex04 import what_is_slow
 from workshop.checks.ramps import ramps
 from workshop.lessons.choice import Function, choose
 
-AFTER = "After the data come the 4 bytes of its checksum; then the next record begins."
+AFTER = "The data, which may be empty, come after 12 bytes, 4 bytes before the next record."
 
 
 def read(path: str) -> Iterator[bytes]:
@@ -86,7 +81,7 @@ def check_pipeline(yours: Function, decode_crop: Callable[[Any], Any]) -> Functi
 
 
 def judge_read(yours: Function, folder: Path) -> str:
-    contents = [b"first", b"", b"the third record " * 3]
+    contents = [b"first", b"", b"third"]
     records = [frame_record(data) for data in contents]
     good = folder / "shard"
     good.write_bytes(b"".join(records))
@@ -109,8 +104,6 @@ def judge_read(yours: Function, folder: Path) -> str:
             (error is None, f"A flipped bit in {part} raises no ValueError.",
              "Compare masked_crc(…) of the 8 bytes of the length, and of the data, with the stored"
              " checksums; raise ValueError if one differs."),
-            (isinstance(error, AssertionError), f"With a flipped bit in {part}, an assert fails.",
-             "Raise ValueError instead: `python -O` skips every assert."),
             (not isinstance(error, ValueError), f"With a flipped bit in {part}, it ends with"
              f" {type(error).__name__}, not with ValueError.",
              f"Compare the checksum of {of} before you use {of}."),
@@ -164,12 +157,7 @@ def _refuse_records(found: list[Any], contents: list[bytes], records: list[bytes
          "Yield the data of each record, as bytes."),
         (len(found) == 10, "It does not end.",
          "When `file.read` returns b'', the file has ended."),
-        (found == contents[:1], "It yields the first of three records only.",
-         "Repeat until the file has ended."),
-        (found == [data for data in contents if data], "It leaves out an empty record.",
-         "Stop when the *file* ends, not when the data is empty."),
-        (first == contents[0], "The first record is right, the second is not.", AFTER),
-        (True, f"The first record should be {contents[0]!r}, and it is {first!r}.", AFTER),
+        (True, f"It should yield {contents}, and it yields {found}.", AFTER),
     )  # fmt: skip
 
 
