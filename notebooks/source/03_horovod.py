@@ -289,13 +289,16 @@ def timed(work, *arguments):
     return begin, time.perf_counter() - begin
 
 
-sweep = {}  # the shortest of five times, for each size
-for way, reduce in {"Gloo": dist.all_reduce, "your ring": all_reduce}.items():
-    sweep[way] = []
-    for size in [2**k for k in range(12, largest.bit_length())]:
-        gradients = torch.zeros(size // 4)
-        seconds = [timed(reduce, gradients)[1] for _ in range(6)]
-        sweep[way].append((size, min(seconds[1:])))  # the first warms up
+def message(size, reduce=dist.all_reduce):
+    """Return the shortest seconds of an all-reduce of `size` bytes, after an untimed one."""
+    gradients = torch.zeros(size // 4)
+    reduce(gradients)
+    return min(timed(reduce, gradients)[1] for _ in range(5))
+
+
+ways = {"Gloo": dist.all_reduce, "your ring": all_reduce}
+sizes = [2**k for k in range(12, largest.bit_length())]
+sweep = {way: [(size, message(size, reduce)) for size in sizes] for way, reduce in ways.items()}
 
 model = ResNet(resnet.resnet(layers, num_classes=12))
 names = {weight: name for name, weight in model.named_parameters()}
@@ -317,7 +320,7 @@ def loss_of(model, count):
 
 
 model.register_comm_hook(None, exchange)
-runs = [{"batch": n, "alone": [], "together": [], "full": []} for n in batches]
+runs = [{"batch": n, "alone": [], "together": [], "parts": [], "full": []} for n in batches]
 everyone = [None] * dist.get_world_size()
 for turn in range(1 + turns):  # DDP forms its buckets after the first pass
     for run in runs:
@@ -327,12 +330,14 @@ for turn in range(1 + turns):  # DDP forms its buckets after the first pass
             dist.all_gather_object(everyone, full[-1][0])  # the ranks of a machine share a clock
             last, mean = max(everyone) - begin, sum(everyone) / len(everyone) - begin
             if turn > 0 and exchanging:
-                run["together"].append([mean, last - mean, seconds - last])
+                run["together"].append(seconds)
+                run["parts"].append([mean, last - mean, seconds - last])
             elif turn > 0:
                 run["alone"].append(seconds)
                 run["full"].append([(at - begin, *of) for at, *of in full])
 for run in runs:  # of the pass with the median time
     run["buckets"] = sorted(zip(run["alone"], run.pop("full"), strict=True))[turns // 2][1]
+messages = [message(size) for _, size, _ in runs[-1]["buckets"]]
 free = []  # the exposed seconds if ranks do not start each pass together
 for _ in range(turns):
     loss_of(model, batches[-1]).backward()
@@ -351,7 +356,7 @@ with profile(schedule=schedule(wait=0, warmup=1, active=3), on_trace_ready=write
             loss.backward()
         trace.step()
 if dist.get_rank() == 0:
-    print(json.dumps({"sweep": sweep, "runs": runs, "free": free}))
+    print(json.dumps({"sweep": sweep, "runs": runs, "messages": messages, "free": free}))
 del model
 dist.destroy_process_group()
 
@@ -414,8 +419,8 @@ table = {}
 for run in measured["runs"]:
     full, size, layers = map(list, zip(*run["buckets"], strict=True))
     takes = (latency + per_byte * np.array(size)).tolist()
-    alone, together = 1e3 * np.array(run["alone"]), 1e3 * np.array(run["together"])
-    computing, waiting, after = together.mean(axis=0)
+    alone, parts = 1e3 * np.array(run["alone"]), 1e3 * np.array(run["parts"])
+    computing, waiting, after = parts.mean(axis=0)
     by_model = 1e3 * after_the_pass(full, takes, np.median(run["alone"]), 2)
     for name, ms in {
         "exchange after the pass, by your model": by_model,
@@ -425,9 +430,10 @@ for run in measured["runs"]:
         "computing, with the exchange": computing,
     }.items():
         table.setdefault(name, []).append(ms)
-for layer, nbytes, *seconds in zip(layers, size, full, takes, strict=True):
-    at, lasts = (f"{1e3 * s:.1f} ms" for s in seconds)
-    print(f"{nbytes / 1e6:4.1f} MB from {layer}: full after {at}; takes {lasts}")
+for layer, nbytes, *seconds in zip(layers, size, full, takes, measured["messages"], strict=True):
+    at, line, quiet = (f"{1e3 * s:.1f} ms" for s in seconds)
+    print(f"{nbytes / 1e6:4.1f} MB from {layer}: full after {at}; takes {line} (line),", end=" ")
+    print(f"{quiet} (measured alone)")
 print(f"{'ms per pass (mean)':46}", *(f"batch {run['batch']:4}" for run in measured["runs"]))
 for name, values in table.items():
     print(f"{name:46}", *(f"{ms:10.1f}" for ms in values))
@@ -436,7 +442,7 @@ if not gpus and (race := several.get("communication_ms")):
     freely = 1e3 * np.mean(measured["free"])
     print(f"Exposed per step: {race:.0f} ms in the race; here {after + waiting:.0f} ms,", end=" ")
     print(f"or {freely:.0f} ms if ranks start each pass without waiting for each other.")
-slower = workshop.ratio(together[:, 0] / alone)
+slower = workshop.ratio(parts[:, 0] / alone)
 if slower.clear and slower.low > 1:
     print(f"With the exchange, computing takes {slower} times as long.")
 workshop.trace("ddp.json")  # of the larger batch
