@@ -118,7 +118,7 @@ nb03.check_ring(all_reduce, "ring.py")
 # 1. **Start, and pick a device.** A process then knows its rank and the number of processes, the **size**. The *local* rank counts within one machine; pass it to `torch.cuda.set_device`. Otherwise, NCCL, NVIDIA's exchange, reports "Duplicate GPU detected".
 # 2. **Share the images.** All ranks compute the same random order, and each takes its share. All ranks must take the same number of steps; [otherwise, a rank with an extra step hangs](../docs/troubleshooting.md#ranks-with-different-numbers-of-steps-stall). `sampler.set_epoch` gives each epoch a new order. Random crops should differ between ranks, too: pass the rank to `torch.manual_seed`, which seeds the DataLoader's processes.
 # 3. **Scale the learning rate** with the global batch.
-# 4. **Average the gradients.** Each gradient becomes its mean over all ranks. This change costs time.
+# 4. **Average the gradients.** Each gradient becomes its mean over all ranks.
 # 5. **Broadcast** rank 0's weights. Averaged gradients *change* the weights equally on every rank, so the weights stay equal only if they start equal.
 #
 # Only rank 0 reports, traces and saves (with DDP, the weights of `model.module`), and images/s counts all ranks' images. The finished scripts also time the **exposed** exchange, for which a step waits, as `communication`: what follows the last gradient.
@@ -139,11 +139,12 @@ import numpy as np
 
 guess = 1.6  # your number
 workshop.ladder.predict("2", guess)
+sizes = {"image_size": session.image_size, "batch_size": batch, "warm_up": session.warm_up}
+sizes |= {"steps": session.steps, "ranks": ranks}
+readers = max(1, min(8, session.machine.cores // workers))  # processes that read images, per rank
 one, several = workshop.ladder.race(
-    ["1_single", "2"], ranks=ranks, own="2", image_size=session.image_size, batch_size=batch,
-    warm_up=session.warm_up, steps=session.steps, turns=session.turns,
-    workers=max(1, min(8, session.machine.cores // workers)),  # that read images, per rank
-).values()  # fmt: skip
+    ["1_single", "2"], own="2", turns=session.turns, workers=readers, **sizes
+).values()
 for rung in (one, several):
     parts = {part: rung.get(f"{part}_ms", 0) for part in ("input", "compute", "communication")}
     print(f"workers: {rung['ranks']}; images/s: {rung['images_per_s']:.1f}; ms per step:", end=" ")
@@ -257,7 +258,7 @@ dist.destroy_process_group()
 #
 # A message takes a fixed **latency** α plus its bytes over the **bandwidth** β. DDP sends gradients in **buckets** of about 25 MB, each as soon as its last gradient is ready. Horovod has a **fusion buffer** (`HOROVOD_FUSION_THRESHOLD`). Both begin *during* the backward pass; what the pass does not hide is exposed.
 #
-# `overlap.py` runs on the CPU. It times all-reduces from 4 KB to 32 MB: those of Gloo (PyTorch's library for CPUs) and yours. Then it times backward passes with and without exchange, in turns, at two batch sizes. A *communication hook*, which DDP calls for each full bucket, records the time.
+# `overlap.py` runs on the CPU. It times all-reduces from 4 KB to 32 MB: those of Gloo (PyTorch's library for CPUs) and yours. Then it times backward passes with and without exchange, in turns, at two batch sizes.
 
 # %%
 # %%writefile overlap.py
@@ -307,7 +308,7 @@ model = DistributedDataParallel(model, broadcast_buffers=False, gradient_as_buck
 full = []  # when each bucket of a pass was full, its bytes, and the layer of its first gradient
 
 
-def exchange(group, bucket):
+def exchange(group, bucket):  # a communication hook: DDP calls it for each full bucket
     layer = names[bucket.parameters()[0]].rpartition(".")[0]
     full.append((time.perf_counter(), bucket.buffer().nbytes, layer))
     return (allreduce_hook if exchanging else noop_hook)(group, bucket)
@@ -338,10 +339,6 @@ for turn in range(1 + turns):  # DDP forms its buckets after the first pass
 for run in runs:  # of the pass with the median time
     run["buckets"] = sorted(zip(run["alone"], run.pop("full"), strict=True))[turns // 2][1]
 messages = [message(size) for _, size, _ in runs[-1]["buckets"]]
-free = []  # the exposed seconds if ranks do not start each pass together
-for _ in range(turns):
-    loss_of(model, batches[-1]).backward()
-    free.append(time.perf_counter() - full[-1][0])
 
 
 def write(trace):
@@ -356,7 +353,7 @@ with profile(schedule=schedule(wait=0, warmup=1, active=3), on_trace_ready=write
             loss.backward()
         trace.step()
 if dist.get_rank() == 0:
-    print(json.dumps({"sweep": sweep, "runs": runs, "messages": messages, "free": free}))
+    print(json.dumps({"sweep": sweep, "runs": runs, "messages": messages}))
 del model
 dist.destroy_process_group()
 
@@ -438,10 +435,13 @@ print(f"{'ms per pass (mean)':46}", *(f"batch {run['batch']:4}" for run in measu
 for name, values in table.items():
     print(f"{name:46}", *(f"{ms:10.1f}" for ms in values))
 print(f"You predicted {guess} ms for batch {run['batch']}; measured: {after:.1f} ms.")
-if not gpus and (race := several.get("communication_ms")):
-    freely = 1e3 * np.mean(measured["free"])
-    print(f"Exposed per step: {race:.0f} ms in the race; here {after + waiting:.0f} ms,", end=" ")
-    print(f"or {freely:.0f} ms if ranks start each pass without waiting for each other.")
+exposed = {"this pass": after + waiting}
+if session.compare and not gpus and "communication_ms" in several:
+    for name, readers in {"a step with DDP": 0, "with processes that read images": 1}.items():
+        report = workshop.ladder.climb("2_ddp", workers=readers, **sizes | {"steps": 10})
+        exposed[name] = report["communication_ms"]
+    exposed[f"in the race, {Path(several['script']).stem}"] = several["communication_ms"]
+print("Exposed:", ", ".join(f"{name} {ms:.0f} ms" for name, ms in exposed.items()))
 slower = workshop.ratio(parts[:, 0] / alone)
 if slower.clear and slower.low > 1:
     print(f"With the exchange, computing takes {slower} times as long.")
@@ -451,7 +451,7 @@ session.note("exposed_ms", after + waiting, "ms", "exposed exchange of a pass, w
 # %% [markdown]
 # The last layers' gradients leave first. A larger batch lengthens the pass, not the messages: if only the last is exposed, that helps no more. Your model predicts that one. It leaves out two things: faster ranks wait for the slowest, and exchange and computation share hardware (the cores with Gloo, a few multiprocessors with NCCL).
 #
-# Why does the race expose more? Its ranks start a step without waiting for each other, they also read images and update, and Horovod's threads share their cores. The line with three times separates the first of these.
+# Why does the race expose more? In the line *Exposed*, each number adds one thing: the rest of the step, which ranks start without waiting for each other; processes that read images; and, with Horovod, its way to exchange. All compete with the computation for the cores.
 #
 # ## What would eight GPUs lose?
 #
@@ -518,14 +518,17 @@ axes.xaxis.get_major_locator().set_params(integer=True)
 axes.legend()
 said = ", ".join(f"{titles[name]} {loss:.2f}" for name, loss in ends.items())
 workshop.figure(fig, alt=f"Training loss of runs with larger batches; at the end: {said}.")
-session.expect({f"horovod.large_batch.{name}": ends.get(name) for name in titles})
+starts = ["torch.horovodrun", "torch.mpirun", "torch.torchrun", "tensorflow.horovodrun"]
+ways = ["roadsigns.resnet50.bfloat16.top1", *(f"horovod.accuracy.{start}" for start in starts)]
+batches = {f"horovod.large_batch.{name}": ends.get(name) for name in titles}
+session.expect(batches | dict.fromkeys(ways))
 
 # %% [markdown]
 # Over ten recorded seeds, neither the unscaled run nor the scaled one without warm-up ends reliably below the loss of guessing, 2.48. With warm-up, the loss may first rise, but it ends closest to the small batch's, in an eighth of the steps. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) reached almost the same ImageNet accuracy with ResNet-50 at a batch of 8,192 (23.74% error) as at 256 (23.60%).
 #
 # ## Does the launcher matter?
 #
-# On several hosts, only the launcher's line changes: each of these starts 16 processes on two 8-GPU hosts. ([docs/commands.md](../docs/commands.md#several-hosts) explains the talk's flags for `mpirun`, and what you see if a host fails.)
+# On several hosts, only the launcher's line changes: each of these starts 16 processes on two 8-GPU hosts. ([docs/commands.md](../docs/commands.md#several-hosts) explains flags and failures.)
 #
 # ```
 # torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST1:29500 train.py
@@ -534,18 +537,8 @@ session.expect({f"horovod.large_batch.{name}": ends.get(name) for name in titles
 #     -x NCCL_DEBUG=INFO -x LD_LIBRARY_PATH -x PATH -mca pml ob1 -mca btl ^openib python train.py
 # ```
 #
-# The next cell shows full road-sign runs that were recorded: one worker with a batch of 32, and two with 16 each.
-
-# %%
-starts = ["torch.horovodrun", "torch.mpirun", "torch.torchrun", "tensorflow.horovodrun"]
-ways = ["roadsigns.resnet50.bfloat16.top1", *(f"horovod.accuracy.{start}" for start in starts)]
-session.expect(dict.fromkeys(ways))
-means = [session.results[way].value for way in ways]
-print(f"The means are within {max(means) - min(means):.1f} points of each other; "
-      f"different seeds alone vary by ± {session.results[ways[0]].spread} points.")  # fmt: skip
-print("With so few seeds, a difference of up to about two points would go unnoticed.")
-
-# %% [markdown]
+# The last rows of the table are full road-sign runs: one worker with a batch of 32, and two with 16 each, by several launchers. With so few seeds, a difference of up to about two points would go unnoticed.
+#
 # ## Key takeaways
 #
 # - Five changes: start and pick a device, share the images, scale the rate, average, broadcast. Rank 0 reports and saves.
