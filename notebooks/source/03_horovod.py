@@ -493,7 +493,8 @@ print(f"8 V100s (published, batch 208): a step takes {longer:.1f} ms longer than
 #   echo "$1: ${*:2}"$'\n'"$(tail -n 2 "$1.txt")"
 # }
 # rm -f {small,unscaled,no_warmup,warmup}.json
-# export CUDA_VISIBLE_DEVICES=  # two at a time, each with one thread: only their losses matter
+# export CUDA_VISIBLE_DEVICES=  # on the CPU
+# # two at a time, each with one thread: only their losses matter
 # (run small     -b 16  --lr 1.6 --warmup-epochs 0) &
 # (run unscaled  -b 128 --lr 0.2 --warmup-epochs 0   # the same rate, an eighth as many steps
 #  run no_warmup -b 128 --lr 1.6 --warmup-epochs 0)  # eight times the rate, from the first step
