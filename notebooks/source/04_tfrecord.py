@@ -548,7 +548,7 @@ h100 = dict.fromkeys(f"input.h100.{name}" for name in ("synthetic", "dali", "tfr
 session.expect({"input.jpeg_kb": kilobytes, **h100})
 
 # %% [markdown]
-# The loop ran alone on one core, the pipeline on all cores, which slow each other down: compare the columns with care. With DALI, which decodes on the GPU, the recorded H100 reaches 91% of its *synthetic* speed from JPEG files, 90% from shards.
+# The loop ran alone on one core, the pipeline on all cores, which slow each other down: compare the two with care. With DALI, which decodes on the GPU, the recorded H100 reaches 91% of its *synthetic* speed from JPEG files, 90% from shards.
 #
 # ## Key takeaways
 #
