@@ -72,7 +72,7 @@ for name, norm in {
 # %% [markdown]
 # Without batch norm, the two differ only by rounding. Batch norm makes a difference because each worker uses the mean and variance of its own images.
 #
-# So the workers need one average per step. The batch determines how much a worker *computes*, the model how much it *exchanges*: 25.6 million `float32` gradients (1,000 classes), 102 MB, whether the batch has 16 images or 256.
+# So the workers need one average per step. The batch determines how much a worker *computes*, the model how much it *exchanges*: 25.6 million `float32` gradients (1,000 classes), 102 MB, with any batch.
 #
 # ## How do workers add up their gradients?
 #
@@ -84,7 +84,7 @@ from workshop.lessons import nb03
 nb03.explore_ring()
 
 # %% [markdown]
-# Each worker sends `2 (n − 1) / n` times the gradients' size, always less than twice. Patarasuk and Yuan (2009) showed that no algorithm can send less. Horovod made the ring popular ([Sergeev and Del Balso, 2018](https://arxiv.org/abs/1802.05799)).
+# Each worker sends `2 (n − 1) / n` times the gradients' size, always less than twice. Patarasuk and Yuan (2009) showed that no algorithm in which the workers add can send less. Horovod made the ring popular ([Sergeev and Del Balso, 2018](https://arxiv.org/abs/1802.05799)).
 #
 # **Your turn: write the ring** in 15 lines. In step `s`, **rank** `r` (worker `r`) sends chunk `(r − s) % n` to the next rank and receives chunk `(r − s − 1) % n` from the one before, for `2 (n − 1)` steps. `dist.isend(tensor, rank)` and `dist.irecv(tensor, rank)`, which overwrites its tensor, return at once; call `wait()` on both before you touch a tensor. The chunks of `gradients.tensor_split(n)` are views: change them in place. The check compares yours with `dist.all_reduce` on two ranks and on three.
 
@@ -115,7 +115,7 @@ nb03.check_ring(all_reduce, "ring.py")
 # | 5. broadcast | `hvd.broadcast_parameters(model.state_dict(), 0)` | done by 4 |
 # | launcher | `horovodrun -np 2 python train.py` | `torchrun --nproc-per-node 2 train.py` |
 #
-# 1. **Start, and pick a device.** A process then knows its rank and the number of processes, the **size**. The *local* rank counts within one machine; pass it to `torch.cuda.set_device`. Otherwise, NCCL, NVIDIA's exchange, reports "Duplicate GPU detected".
+# 1. **Start, and pick a device.** A process then knows its rank and the number of processes, the **size**. The *local* rank counts within one machine; pass it to `torch.cuda.set_device`. Otherwise, NVIDIA's NCCL reports "Duplicate GPU detected".
 # 2. **Share the images.** All ranks compute the same random order, and each takes its share. All ranks must take the same number of steps; [otherwise, a rank with an extra step hangs](../docs/troubleshooting.md#ranks-with-different-numbers-of-steps-stall). `sampler.set_epoch` gives each epoch a new order. Random crops should differ between ranks, too: pass the rank to `torch.manual_seed`, which seeds the DataLoader's processes.
 # 3. **Scale the learning rate** with the global batch.
 # 4. **Average the gradients.** Each gradient becomes its mean over all ranks.
