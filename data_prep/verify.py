@@ -180,10 +180,10 @@ def print_report(report: Report, every: bool = False) -> None:
         if not found:
             continue
         print(f"\n{meaning.level}: {meaning.title} ({len(found):,}): {meaning.advice}")
-        shown = found if every else found[: 3 if meaning.level == NOTE else 10]
+        shown = found if every else found[: 0 if meaning.level == NOTE else 10]
         for problem in shown:
             print(f"  {problem.line()}")
-        if len(found) > len(shown):
+        if shown and len(found) > len(shown):
             print(f"  … and {len(found) - len(shown):,} more (--all shows them)")
     levels = [problem.level for problem in report.problems]
     counted = [(level, levels.count(level)) for level in LEVELS]

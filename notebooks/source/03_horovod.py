@@ -25,36 +25,27 @@ gpus = torch.cuda.device_count()
 workers = min(workers or 8, gpus) if gpus > 1 else workers or 2
 ranks = min(workers, gpus or workers)  # of the ladder's rung: each needs its own GPU
 batch = batch or session.batch
-sizes = {"image_size": session.image_size, "batch_size": batch}
-sizes |= {"warm_up": session.warm_up, "steps": session.steps, "turns": session.turns}
-sizes["workers"] = max(1, min(8, session.machine.cores // workers))  # that read images, per rank
-small = {"image_size": session.small_size, "batch_size": session.small_batch}
-small |= {"warm_up": 1, "steps": 4}
-side, most = (session.image_size, batch) if gpus != 1 else (session.small_size, session.small_batch)
 if gpus == 1:
     print("One GPU: this notebook's rung runs on it with one worker, so expect no speed-up.")
-    print("Multi-worker parts run on the CPU, with Gloo and small images.")
 os.chdir(session.folder)  # everything below is written here
 os.environ |= {  # for the cells that begin with %%bash
     "DATA": str(session.data_root),
     "WORKERS": str(workers),
-    "GPUS": str(gpus),
     "OMP_NUM_THREADS": str(max(1, session.machine.cores // workers)),
-    "SMALL": " ".join(f"--{name.replace('_', '-')} {size}" for name, size in small.items()),
-    "OVERLAP": f"{session.largest} {session.layers} {side} {session.turns}"
-    f" {max(2, most // 4)} {max(8, most)}",  # two batches
+    "OVERLAP": f"{session.largest} {session.layers} {session.turns} {session.small_size}"
+    f" {max(2, session.small_batch // 4)} {max(8, session.small_batch)}",  # two batches
     "LARGE": session.large,
-    "TINY": f"--seed {seed} --recipe roadsigns --profile cpu --network tiny --image-shape 32"
-    f" --dtype float32 --threads 1 -n 1 --num-examples {session.large_images} --no-val"
-    f" -e {session.large_epochs} --lr-step-epochs {session.large_epochs}",
+    "IMAGES": str(session.large_images),
+    "EPOCHS": str(session.large_epochs),
+    "SEED": str(seed),
 }
 
 # %% [markdown]
-# Your script from notebook 02 is the first rung of the ladder. If it mostly computes, use more devices. But workers that train one model must exchange gradients, which adds a third part to each step: **communication**.
+# If your script from notebook 02, the first rung of the ladder, mostly computes, use more devices. But workers that train one model must exchange gradients, which adds a third part to each step: **communication**.
 #
-# ## Data parallelism
+# ## Do two half batches give the gradient of a whole one?
 #
-# Give each worker the whole model and a share of the *images*. Two workers get half the batch each. **Predict:** is the mean of their gradients the gradient of the whole batch?
+# In **data parallelism**, each worker has the whole model and a share of the *images*. **Predict:** if two workers get half the batch each, is the mean of their gradients the gradient of the whole batch?
 
 # %%
 from torch import nn
@@ -79,13 +70,13 @@ for name, norm in {
     print(f"{name}: relative difference of full-batch and averaged gradients: {gap:.1g}")
 
 # %% [markdown]
-# Without batch norm, the two differ only by rounding. Batch norm makes a difference because each worker uses the mean and variance of its own images. Sharing them (`SyncBatchNorm`) adds two exchanges per such layer and step.
+# Without batch norm, the two differ only by rounding. Batch norm makes a difference because each worker uses the mean and variance of its own images.
 #
-# The workers need one average per step. The batch determines how much a worker *computes*, the model how much it *exchanges*: 25.6 million `float32` gradients (1,000 classes), 102 MB, whether the batch has 16 images or 256.
+# So the workers need one average per step. The batch determines how much a worker *computes*, the model how much it *exchanges*: 25.6 million `float32` gradients (1,000 classes), 102 MB, with any batch.
 #
-# ## The ring
+# ## How do workers add up their gradients?
 #
-# If all workers sent their gradients to worker 0, its link would become the bottleneck. An **all-reduce** gives every worker the sum. In a ring all-reduce, all links are equally busy: every worker cuts its gradients into as many chunks as there are workers, and sends only to its neighbour. In the *reduce-scatter*, the chunks travel around the ring and are added up; in the *all-gather*, the finished sums travel around once more. Follow chunk 0 with the step slider. Compare each worker's final megabytes for 4 and 8.
+# If all sent them to worker 0, its link would become the bottleneck. An **all-reduce** gives every worker the sum. In a *ring*, all links are equally busy: every worker cuts its gradients into as many chunks as there are workers, and sends only to its neighbour. In the *reduce-scatter*, the chunks travel around the ring and are added up; in the *all-gather*, the finished sums travel around once more. Follow chunk 0 with the step slider. Compare each worker's final megabytes for 4 and 8.
 
 # %%
 from workshop.lessons import nb03
@@ -93,9 +84,9 @@ from workshop.lessons import nb03
 nb03.explore_ring()
 
 # %% [markdown]
-# Each worker sends `2 (n − 1) / n` times the gradients' size, always less than twice. Patarasuk and Yuan (2009) showed that no algorithm can send less, unless the network does the adding (NVIDIA's SHARP). Horovod made the ring popular ([Sergeev and Del Balso, 2018](https://arxiv.org/abs/1802.05799)).
+# Each worker sends `2 (n − 1) / n` times the gradients' size, always less than twice. Patarasuk and Yuan (2009) showed that no algorithm in which the workers add can send less. Horovod made the ring popular ([Sergeev and Del Balso, 2018](https://arxiv.org/abs/1802.05799)).
 #
-# **Your turn: write the ring** in 15 lines. In step `s`, **rank** `r` (worker `r`) sends chunk `(r − s) % n` to the next rank and receives chunk `(r − s − 1) % n` from the one before, for `2 (n − 1)` steps. `dist.isend(tensor, rank)` and `dist.irecv(tensor, rank)`, which overwrites its tensor, return at once; call `wait()` on both before you touch a tensor. The chunks of `gradients.tensor_split(n)` are views: change them in place.
+# **Your turn: write the ring** in 15 lines. In step `s`, **rank** `r` (worker `r`) sends chunk `(r − s) % n` to the next rank and receives chunk `(r − s − 1) % n` from the one before, for `2 (n − 1)` steps. `dist.isend(tensor, rank)` and `dist.irecv(tensor, rank)`, which overwrites its tensor, return at once; call `wait()` on both before you touch a tensor. The chunks of `gradients.tensor_split(n)` are views: change them in place. The check compares yours with `dist.all_reduce` on two ranks and on three.
 
 # %%
 import torch  # other processes run this cell: import here what it uses
@@ -107,26 +98,13 @@ def all_reduce(gradients):
     ...  # your code; dist.get_rank() and dist.get_world_size() are r and n
 
 
-# %% [markdown]
-# The next cell compares it with `dist.all_reduce` on three ranks and on two.
-
 # %%
 nb03.check_ring(all_reduce, "ring.py")
 
 # %% [markdown]
-# ## Recipe 1: change only the training
+# ## What changes in your script?
 #
-# The recipe is from the talk behind this course, *AV Datasets & Multi-GPU Training* (2018).
-#
-# **Step one: start an NVIDIA container** (if this notebook doesn't run).
-#
-# ```
-# docker run --rm -it --gpus all --ipc=host -v "$PWD":/workspace/resnet50 nvcr.io/nvidia/pytorch:25.12-py3
-# ```
-#
-# It has PyTorch, NCCL (NVIDIA's library for GPU communication) and DALI, but no Horovod, which `make setup` builds in 1 to 3 minutes.
-#
-# **Step two: five changes.** A launcher starts one process per worker, and passes each its number in environment variables. The unchanged script reads none: every process would run the whole training alone, on the first GPU, without an error or a gain. Five changes turn them into one training run, with Horovod or PyTorch's `DistributedDataParallel` (DDP):
+# A launcher starts one process per worker, and passes each its number in environment variables. The unchanged script reads none: every process would run the whole training alone, on the first GPU, without an error or a gain. Five changes turn them into one training run, with Horovod, as in recipe 1 of the talk behind this course (*AV Datasets & Multi-GPU Training*, 2018), or with PyTorch's `DistributedDataParallel` (DDP):
 #
 # | | Horovod: `import horovod.torch as hvd` | DDP: `from torch import distributed as dist` |
 # |---|---|---|
@@ -137,31 +115,36 @@ nb03.check_ring(all_reduce, "ring.py")
 # | 5. broadcast | `hvd.broadcast_parameters(model.state_dict(), 0)` | done by 4 |
 # | launcher | `horovodrun -np 2 python train.py` | `torchrun --nproc-per-node 2 train.py` |
 #
-# 1. **Start, and pick a device.** A process then knows its rank and the number of processes, the **size**. The *local* rank counts within one machine; pass it to `torch.cuda.set_device`. Otherwise, NCCL reports "Duplicate GPU detected".
-# 2. **Share the images.** All ranks compute the same random order and each takes its share, so nothing has to be sent. All ranks must take the same number of steps; [otherwise, a rank with an extra step hangs](../docs/troubleshooting.md#ranks-with-different-numbers-of-steps-stall). `sampler.set_epoch` gives each epoch a new order. Random crops should differ between ranks, too: pass the rank to `torch.manual_seed`, which seeds the DataLoader's processes.
+# 1. **Start, and pick a device.** A process then knows its rank and the number of processes, the **size**. The *local* rank counts within one machine; pass it to `torch.cuda.set_device`. Otherwise, NVIDIA's NCCL reports "Duplicate GPU detected".
+# 2. **Share the images.** All ranks compute the same random order, and each takes its share. All ranks must take the same number of steps; [otherwise, a rank with an extra step hangs](../docs/troubleshooting.md#ranks-with-different-numbers-of-steps-stall). `sampler.set_epoch` gives each epoch a new order. Random crops should differ between ranks, too: pass the rank to `torch.manual_seed`, which seeds the DataLoader's processes.
 # 3. **Scale the learning rate** with the global batch.
-# 4. **Average the gradients.** Each gradient becomes its mean over all ranks. This change costs time.
+# 4. **Average the gradients.** Each gradient becomes its mean over all ranks.
 # 5. **Broadcast** rank 0's weights. Averaged gradients *change* the weights equally on every rank, so the weights stay equal only if they start equal.
 #
-# Only rank 0 reports, traces and saves (with DDP, the weights of `model.module`), and images/s counts all ranks' images. The finished scripts also time the **exposed** exchange, for which a step waits, as `communication`: with Horovod, the exchange after the backward pass; with DDP, the rest of `backward()` after the last gradient, copies included. Either library works on every rung.
+# Only rank 0 reports, traces and saves (with DDP, the weights of `model.module`), and images/s counts all ranks' images. The finished scripts also time the **exposed** exchange, for which a step waits, as `communication`: what follows the last gradient.
 #
-# > Horovod's last release, 0.28.1, is from June 2023. Its scheduled CI was [switched off](https://github.com/horovod/horovod/pull/4318) in June 2026. *Start new work with DDP.*
+# > Horovod's last release is from June 2023. Its scheduled CI was [switched off](https://github.com/horovod/horovod/pull/4318) in June 2026. *Start new work with DDP.*
 #
-# **Your turn.** Choose a library, and make the changes in your `runs/train.py` before you open a solution:
+# **Your turn.** Choose a library (either works on every rung), and make the changes in your `runs/train.py` before you open a solution:
 
 # %%
 for rung in ("2_horovod", "2_ddp"):
     workshop.ladder.changes(rung)
 
 # %% [markdown]
-# **Predict** the speed-up over one worker. On a CPU, one worker already uses all cores, so two can be slower. Both scripts start together, then take turns. Until your file has the changes, a finished script runs: Horovod's if it is built, else DDP's.
+# **Predict** the speed-up over one worker. On a CPU, one worker already uses all cores, so two can be slower. Until your file has the changes, a finished script runs: Horovod's if it is built, else DDP's.
 
 # %%
 import numpy as np
 
 guess = 1.6  # your number
 workshop.ladder.predict("2", guess)
-one, several = workshop.ladder.race(["1_single", "2"], ranks=ranks, own="2", **sizes).values()
+sizes = {"image_size": session.image_size, "batch_size": batch, "warm_up": session.warm_up}
+sizes |= {"steps": session.steps, "ranks": ranks}
+readers = max(1, min(8, session.machine.cores // workers))  # processes that read images, per rank
+one, several = workshop.ladder.race(
+    ["1_single", "2"], own="2", turns=session.turns, workers=readers, **sizes
+).values()
 for rung in (one, several):
     parts = {part: rung.get(f"{part}_ms", 0) for part in ("input", "compute", "communication")}
     print(f"workers: {rung['ranks']}; images/s: {rung['images_per_s']:.1f}; ms per step:", end=" ")
@@ -187,10 +170,11 @@ session.note("ladder_2_ips", several["images_per_s"], "img/s", f"speed of {ranks
 workshop.ladder.figure()
 
 # %% [markdown]
-# Is the script *correct*? The next cell tries it, and shows the evidence for each change: ✗ means *missing*; ○ means *not seen*, and its line says why. The output above lists mistakes such as a missing `set_epoch`.
+# Is the script *correct*? The next cell tries it, and shows the evidence for each change: ✗ means *missing*; ○ means *not seen*, and its line says why.
 
 # %%
-flags = [*os.environ["SMALL"].split(), "--warm-up", 0, "--save", "weights.pt"]  # which ranks write?
+flags = ["--image-size", session.small_size, "--batch-size", session.small_batch]
+flags += ["--steps", 4, "--warm-up", 0, "--save", "weights.pt"]  # which ranks write?
 workshop.try_script(
     several["script"], "--data", session.data_root, *flags, ranks=workers, steps=3,
     single=session.compare, reseed=session.compare,
@@ -200,9 +184,9 @@ workshop.try_script(
 # %% [markdown]
 # In the figure above, eight V100s train 10,263 images/s, 89% of 8 × 1,443: their **efficiency**.
 #
-# ### Leave out each change
+# ## What goes wrong without each change?
 #
-# `leave_out.py` trains a small network on the CPU, leaving out one change at a time: the share, the scaled rate, the broadcast, the average; then all four, like the unchanged script. **Predict** which omissions you would notice from the loss. It prints how many *different* images were seen, how far the weights moved, and how much the ranks' weights differ.
+# `leave_out.py` trains a small network on the CPU, leaving out one change at a time, then all four, like the unchanged script. **Predict** which omissions you would notice from the loss. It prints how many *different* images were seen, how far the weights moved, and how much the ranks' weights differ.
 
 # %%
 # %%writefile leave_out.py
@@ -268,18 +252,17 @@ dist.destroy_process_group()
 # - Without the **average**, the ranks start out equal, drift apart, and move further.
 # - Without **all four**, every rank runs the same training. Equal weights are not enough: count the images.
 #
-# No run reported an error, and the loss of four steps on random images reveals nothing.
+# No run reported an error, and the loss reveals nothing.
 #
-# ## What the exchange costs
+# ## How much of the exchange does a step wait for?
 #
-# A message takes a fixed **latency** α plus its bytes over the **bandwidth** β. DDP sends gradients in **buckets** of about 25 MB (the first is smaller, to start early), each as soon as its last gradient is ready. Horovod has a **fusion buffer** (`HOROVOD_FUSION_THRESHOLD`). Both begin *during* the backward pass; what the pass does not hide is exposed.
+# A message takes a fixed **latency** α plus its bytes over the **bandwidth** β. DDP sends gradients in **buckets** of about 25 MB, each as soon as its last gradient is ready. Horovod has a **fusion buffer** (`HOROVOD_FUSION_THRESHOLD`). Both begin *during* the backward pass; what the pass does not hide is exposed.
 #
-# `overlap.py` times all-reduces of 4 KB to 64 MB: those of Gloo (PyTorch's library for CPUs), yours and, if each worker has its own GPU, NCCL's (untested). Then it times backward passes with and without exchange, in turns, at two batch sizes. A *communication hook*, which DDP calls for each full bucket, records the time.
+# `overlap.py` runs on the CPU. It times all-reduces from 4 KB to 32 MB: those of Gloo (PyTorch's library for CPUs) and yours. Then it times backward passes with and without exchange, in turns, at two batch sizes.
 
 # %%
 # %%writefile overlap.py
 import json
-import os
 import sys
 import time
 
@@ -295,59 +278,44 @@ from torch.profiler import profile, record_function, schedule
 from rn50lib import resnet
 from rn50lib.torch.model import ResNet
 
-largest, layers, side, turns, *batches = map(int, sys.argv[1:])
-on_gpus = torch.cuda.device_count() >= int(os.environ["WORLD_SIZE"])
-device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpus else torch.device("cpu")
-if on_gpus:
-    torch.cuda.set_device(device)
-# Gloo for what is in main memory, NCCL for what is on GPUs
-dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpus else "gloo")
-
-
-def now():
-    """Return the time when the work so far is done: a GPU works through a queue."""
-    if on_gpus:
-        torch.cuda.current_stream().synchronize()
-    return time.perf_counter()
+largest, layers, turns, side, *batches = map(int, sys.argv[1:])
+dist.init_process_group("gloo")
 
 
 def timed(work, *arguments):
     """Start work on all ranks together; return when it began, and its seconds."""
-    now()
     dist.barrier()
-    begin = now()
+    begin = time.perf_counter()
     work(*arguments)
-    return begin, now() - begin
+    return begin, time.perf_counter() - begin
 
 
-def message(size, reduce=dist.all_reduce, where=device):
+def message(size, reduce=dist.all_reduce):
     """Return the shortest seconds of an all-reduce of `size` bytes, after an untimed one."""
-    gradients = torch.zeros(size // 4, device=where)
+    gradients = torch.zeros(size // 4)
     reduce(gradients)
     return min(timed(reduce, gradients)[1] for _ in range(5))
 
 
-ways = {"Gloo": (dist.all_reduce, "cpu"), "your ring": (all_reduce, "cpu")}
-if on_gpus:  # not your ring: NCCL's isend and irecv can deadlock outside batch_isend_irecv
-    ways["NCCL"] = dist.all_reduce, device
+ways = {"Gloo": dist.all_reduce, "your ring": all_reduce}
 sizes = [2**k for k in range(12, largest.bit_length())]
-sweep = {way: [(size, message(size, *how)) for size in sizes] for way, how in ways.items()}
+sweep = {way: [(size, message(size, reduce)) for size in sizes] for way, reduce in ways.items()}
 
-model = ResNet(resnet.resnet(layers, num_classes=12)).to(device)
+model = ResNet(resnet.resnet(layers, num_classes=12))
 names = {weight: name for name, weight in model.named_parameters()}
 # the exchange alone: by default, DDP also sends batch norm's statistics, and copies all gradients
 model = DistributedDataParallel(model, broadcast_buffers=False, gradient_as_bucket_view=True)
 full = []  # when each bucket of a pass was full, its bytes, and the layer of its first gradient
 
 
-def exchange(group, bucket):
+def exchange(group, bucket):  # a communication hook: DDP calls it for each full bucket
     layer = names[bucket.parameters()[0]].rpartition(".")[0]
-    full.append((now(), bucket.buffer().nbytes, layer))
+    full.append((time.perf_counter(), bucket.buffer().nbytes, layer))
     return (allreduce_hook if exchanging else noop_hook)(group, bucket)
 
 
 def loss_of(model, count):
-    images = torch.randn(count, 3, side, side, device=device)
+    images = torch.randn(count, 3, side, side)
     with record_function("forward"):
         return model(images).square().mean()
 
@@ -359,16 +327,15 @@ for turn in range(1 + turns):  # DDP forms its buckets after the first pass
     for run in runs:
         for exchanging in (False, True):
             full.clear()
-            loss, busy = loss_of(model, run["batch"]), time.process_time()
-            begin, seconds = timed(loss.backward)
-            busy = time.process_time() - busy
+            begin, seconds = timed(loss_of(model, run["batch"]).backward)
             dist.all_gather_object(everyone, full[-1][0])  # the ranks of a machine share a clock
             last, mean = max(everyone) - begin, sum(everyone) / len(everyone) - begin
-            if turn > 0:
-                run["together" if exchanging else "alone"].append(seconds)
-                run["parts"].append([mean, last - mean, seconds - last, busy])
-                if not exchanging:
-                    run["full"].append([(at - begin, *of) for at, *of in full])
+            if turn > 0 and exchanging:
+                run["together"].append(seconds)
+                run["parts"].append([mean, last - mean, seconds - last])
+            elif turn > 0:
+                run["alone"].append(seconds)
+                run["full"].append([(at - begin, *of) for at, *of in full])
 for run in runs:  # of the pass with the median time
     run["buckets"] = sorted(zip(run["alone"], run.pop("full"), strict=True))[turns // 2][1]
 messages = [message(size) for _, size, _ in runs[-1]["buckets"]]
@@ -384,7 +351,6 @@ with profile(schedule=schedule(wait=0, warmup=1, active=3), on_trace_ready=write
         loss = loss_of(model, batches[-1])
         with record_function("backward"):
             loss.backward()
-        now()
         trace.step()
 if dist.get_rank() == 0:
     print(json.dumps({"sweep": sweep, "runs": runs, "messages": messages}))
@@ -392,16 +358,15 @@ del model
 dist.destroy_process_group()
 
 # %% language="bash" magic_args="-e"
-# if test $GPUS = 1; then export CUDA_VISIBLE_DEVICES=; fi  # two workers, on the CPU
 # torchrun --standalone --nproc-per-node $WORKERS overlap.py $OVERLAP > overlap.json 2> errors.txt ||
 #   (cat errors.txt; exit 1)
 
 # %% [markdown]
-# ### Fit latency and bandwidth
+# ### Latency and bandwidth
 #
-# α is the shortest time of messages up to 64 KB. β is fitted from 1 MB on, by least squares of the *relative* errors; otherwise, the largest messages would dominate. β counts gradient bytes; each link carries 2(n − 1)/n times as many.
+# α is Gloo's shortest time up to 64 KB. β is fitted from 1 to 32 MB, the sizes of buckets, by least squares of the *relative* errors; otherwise, the largest messages would dominate.
 #
-# **Predict** the ratio of the times: 64 MB is 16,384 × 4 KB.
+# **Predict** the ratio of the times: 32 MB is 8,192 × 4 KB.
 
 # %%
 import matplotlib.pyplot as plt
@@ -409,37 +374,33 @@ import matplotlib.pyplot as plt
 plt.style.use("tableau-colorblind10")
 measured = json.loads(Path("overlap.json").read_text())
 swept = {way: np.array(rows).T for way, rows in measured["sweep"].items()}
-fits = {}
+size, seconds = swept["Gloo"]
+latency, large = seconds[size <= 2**16].min(), size >= 2**20
+rows, right = size / seconds, 1 - latency / seconds  # bytes / β / seconds = 1 - α / seconds
+(per_byte,) = np.linalg.lstsq(rows[large, None], right[large])[0]
+off = 100 * np.abs(per_byte * rows - right)[large]
+print(f"Gloo: {1e6 * latency:.0f} µs + bytes / {1e-9 / per_byte:.2f} GB/s;", end=" ")
+print(f"its error from 1 MB on: median {np.median(off):.0f}%, at most {off.max():.0f}%")
 fig, axes = plt.subplots(figsize=(9, 3.4), layout="constrained")
-for (way, (size, seconds)), style in zip(swept.items(), ("C0o", "C1s", "C5^"), strict=False):
-    latency, large = seconds[size <= 2**16].min(), size >= 2**20
-    rows, right = size / seconds, 1 - latency / seconds  # bytes / β / seconds = 1 - α / seconds
-    (per_byte,) = np.linalg.lstsq(rows[large, None], right[large])[0]
-    fits[way] = latency, 1 / per_byte
-    axes.loglog(size, 1e3 * seconds, style, label=way)
-    axes.loglog(size, 1e3 * (latency + per_byte * size), style[:2], lw=1)
-    ratio = seconds[-1] / seconds[0]
-    print(f"{way}: {size[-1] / 2**20:.0f} MB takes {ratio:.0f} times as long as 4 KB.")
-    print(f"  The line: {1e6 * latency:.0f} µs + bytes / {1e-9 / per_byte:.2f} GB/s;", end=" ")
-    off = 100 * np.abs(per_byte * rows - right)[large]
-    print(f"its error from 1 MB on: median {np.median(off):.0f}%, at most {off.max():.0f}%")
-way = "NCCL" if "NCCL" in swept else "Gloo"
-largest, smallest = swept[way][0][-1] / 2**20, swept[way][0][0] / 1024
-times = swept[way][1][-1] / swept[way][1][0]
-axes.set(title=f"{way}, {workers} workers: {largest:.0f} MB takes {times:.0f} times as long as "
-         f"{smallest:.0f} KB")  # fmt: skip
+for (way, times), style in zip(swept.items(), ("C0o", "C1s"), strict=True):
+    axes.loglog(times[0], 1e3 * times[1], style, label=way)
+axes.loglog(size, 1e3 * (latency + per_byte * size), "C0", lw=1, label="the line for Gloo")
+ratio = f"{size[-1] / 2**20:.0f} MB takes {seconds[-1] / seconds[0]:.0f} times as long as 4 KB"
+axes.set(title=f"Gloo, {workers} workers: {ratio}")
 axes.set(xlabel="size of the message (bytes)", ylabel="time (ms)")
-axes.legend(title="points: measured; lines: fitted")
+axes.legend()
 said = ", ".join(f"{way} {1e3 * t[0]:.2g} to {1e3 * t[-1]:.3g} ms" for way, (_, t) in swept.items())
 workshop.figure(fig, alt=f"Time of an all-reduce by size, on logarithmic axes: {said}.")
-session.note("bandwidth", 1e-9 * fits[way][1], "GB/s", f"bandwidth of {way}'s all-reduce")
+session.note("bandwidth", 1e-9 / per_byte, "GB/s", "bandwidth of Gloo's all-reduce")
 
 # %% [markdown]
-# ### Predict the exposed time
+# ### The exposed time
 #
-# A model of the exchange: a message leaves when its bucket is full and a sender is free (NCCL has one, Gloo two threads). It takes `α + bytes / β`, or as long as the same message took alone.
+# A model of the exchange: a message leaves when its bucket is full and a sender is free (Gloo has two threads, NCCL one). It takes `α + bytes / β`.
 #
 # **Your turn: write the model** in five lines. `full` says when each bucket is full (seconds after the pass began), `takes` how long its message takes, `alone` how long the pass takes. The next message leaves with the first free sender. How long after the pass has the last one arrived?
+#
+# **Predict:** how many milliseconds after the larger batch's pass does the exchange end, how many after the smaller one's, and which layers' gradients leave first?
 
 
 # %%
@@ -449,98 +410,90 @@ def after_the_pass(full, takes, alone, senders):
 
 
 # %%
-after_the_pass = nb03.check_after_the_pass(after_the_pass)
-
-# %% [markdown]
-# **Predict:** how many milliseconds after the larger batch's pass does the exchange end, how many after the smaller one's, and which layers' gradients leave first?
-
-# %%
 guess = 50  # your number
-messages = measured["messages"]
-latency, bandwidth = fits[way]
-senders = 1 if way == "NCCL" else 2
-rows = {}
+after_the_pass = nb03.check_after_the_pass(after_the_pass)
+table = {}
 for run in measured["runs"]:
     full, size, layers = map(list, zip(*run["buckets"], strict=True))
-    alone = np.median(run["alone"])
-    line = (latency + np.array(size) / bandwidth).tolist()
-    by_line, by_messages = (after_the_pass(full, t, alone, senders) for t in (line, messages))
-    turns = 1e3 * np.reshape(run["parts"], (-1, 2, 4))  # without and with the exchange
-    without, exchanging = turns.mean(axis=0)
+    takes = (latency + per_byte * np.array(size)).tolist()
+    alone, parts = 1e3 * np.array(run["alone"]), 1e3 * np.array(run["parts"])
+    computing, waiting, after = parts.mean(axis=0)
+    by_model = 1e3 * after_the_pass(full, takes, np.median(run["alone"]), 2)
     for name, ms in {
-        "exchange after the pass, by the line": 1e3 * by_line,
-        "exchange after the pass, by the messages": 1e3 * by_messages,
-        "exchange after the pass, measured": exchanging[2],
-        "waiting for the slowest rank": exchanging[1],
-        "exposed: exchange after the pass, and waiting": exchanging[1:3].sum(),
-        "lead over the slowest rank, no exchange": without[1],
-        "computing, no exchange": without[0],
-        "computing, with the exchange": exchanging[0],
-        "processor time that the exchange adds": exchanging[3] - without[3],
+        "exchange after the pass, by your model": by_model,
+        "exchange after the pass, measured": after,
+        "waiting for the slowest rank": waiting,
+        "computing, no exchange": alone.mean(),
+        "computing, with the exchange": computing,
     }.items():
-        rows.setdefault(name, []).append(ms)
-for layer, nbytes, *seconds in zip(layers, size, full, line, messages, strict=True):
-    at, takes, quiet = (f"{1e3 * s:.1f} ms" for s in seconds)
-    print(f"{nbytes / 1e6:4.1f} MB from {layer}: full after {at}; takes {takes} (line),", end=" ")
-    print(f"{quiet} alone")
+        table.setdefault(name, []).append(ms)
+for layer, nbytes, *seconds in zip(layers, size, full, takes, measured["messages"], strict=True):
+    at, line, quiet = (f"{1e3 * s:.1f} ms" for s in seconds)
+    print(f"{nbytes / 1e6:4.1f} MB from {layer}: full after {at}; takes {line} (line),", end=" ")
+    print(f"{quiet} (measured alone)")
 print(f"{'ms per pass (mean)':46}", *(f"batch {run['batch']:4}" for run in measured["runs"]))
-for name, values in rows.items():
+for name, values in table.items():
     print(f"{name:46}", *(f"{ms:10.1f}" for ms in values))
-print(f"You predicted {guess} ms for batch {run['batch']}; measured: {exchanging[2]:.1f} ms.")
-slower = workshop.ratio(turns[:, 1, 0] / turns[:, 0, 0])
+print(f"You predicted {guess} ms for batch {run['batch']}; measured: {after:.1f} ms.")
+exposed = {"this pass": after + waiting}
+if session.compare and not gpus and "communication_ms" in several:
+    for name, readers in {"a step with DDP": 0, "with processes that read images": 1}.items():
+        report = workshop.ladder.climb("2_ddp", workers=readers, **sizes | {"steps": 10})
+        exposed[name] = report["communication_ms"]
+    exposed[f"in the race, {Path(several['script']).stem}"] = several["communication_ms"]
+print("Exposed:", ", ".join(f"{name} {ms:.0f} ms" for name, ms in exposed.items()))
+slower = workshop.ratio(parts[:, 0] / alone)
 if slower.clear and slower.low > 1:
     print(f"With the exchange, computing takes {slower} times as long.")
 workshop.trace("ddp.json")  # of the larger batch
-session.note("exposed_ms", exchanging[1:3].sum(), "ms", f"exposed exchange of a pass, with {way}")
+session.note("exposed_ms", after + waiting, "ms", "exposed exchange of a pass, with waiting")
 
 # %% [markdown]
-# The last layers' gradients leave first. A larger batch lengthens the pass, not the messages: if only the last is exposed, that helps no more. Your model predicts that one. The other rows measure what it leaves out: faster ranks wait for the slowest, and exchange and computation share hardware (the cores with Gloo, a few multiprocessors with NCCL).
+# The last layers' gradients leave first. A larger batch lengthens the pass, not the messages: if only the last is exposed, that helps no more. Your model predicts that one. It leaves out two things: faster ranks wait for the slowest, and exchange and computation share hardware (the cores with Gloo, a few multiprocessors with NCCL).
 #
-# ### Eight GPUs
+# Why does the race expose more? In the line *Exposed*, each number adds one thing: the rest of the step, which ranks start without waiting for each other; processes that read images; and, with Horovod, its way to exchange. All compete with the computation for the cores.
 #
-# No run on several GPUs was recorded here, but your model can predict one, with the speeds that [NCCL 2.20 assumes](https://github.com/NVIDIA/nccl/tree/v2.20.5-1/src/graph). The step is your GPU's, or else a recorded one. Assume that backward takes two thirds of it, and that buckets fill as above. **Predict:** which links cost eight GPUs more than 5%?
+# ## What would eight GPUs lose?
+#
+# No run on several GPUs was recorded here. Your model can predict one, with the speeds that [NCCL 2.20 assumes](https://github.com/NVIDIA/nccl/tree/v2.20.5-1/src/graph). The step is the recorded H100's. Assume that backward takes two thirds of it, and that buckets fill as above. **Predict:** which links cost eight GPUs more than 5%?
 
 # %%
-step, whose = 256 / session.results["h100.float16.ips"].value, "recorded H100, float16, batch 256"
-if gpus:
-    step, whose = one["compute_ms"] / 1e3, f"yours, batch {batch}"
-print(f"A step of one GPU ({whose}): {1e3 * step:.1f} ms")
+step = 256 / session.results["h100.float16.ips"].value
+print(f"A step of one H100 (recorded, float16, batch 256): {1e3 * step:.1f} ms")
 ready = np.array(full) / full[-1] * 2 / 3 * step
 print(f"{'ms on':26}{'all messages':>14}{'exposed':>10}{'efficiency':>12}")
 for link, gigabytes, hop in (  # per second, GPU (or host) and direction; seconds per hop
     ("H100's NVLink", 371, 3.4e-6),
     ("V100's NVLink", 120, 3.4e-6),
     ("PCI Express 3.0", 12, 5.7e-6),
-    ("InfiniBand, 400 Gbit/s", 48, 14e-6),
     ("Ethernet, 10 Gbit/s", 1.2, 14e-6),
 ):
     takes = 2 * (8 - 1) * (hop + np.array(size) / 8 / (1e9 * gigabytes))
     exposed = after_the_pass(ready.tolist(), takes.tolist(), ready[-1], 1)
-    total = 1e3 * takes.sum()
-    if link == "V100's NVLink":
-        nvlink = total
-    print(f"{link:26}{total:14.1f}{1e3 * exposed:10.1f}", end="")
+    print(f"{link:26}{1e3 * takes.sum():14.1f}{1e3 * exposed:10.1f}", end="")
     print(f"{step / (step + exposed):12.1%}")
 one_v100, eight = (session.results[f"published.v100.{n}gpu.fp16.ips"].value for n in (1, 8))
 longer = 1e3 * 208 * (8 / eight - 1 / one_v100)
 print(f"8 V100s (published, batch 208): a step takes {longer:.1f} ms longer than on one.")
-print(f"All messages on their NVLink: {nvlink:.1f} ms, hidden or not.")
 
 # %% [markdown]
-# With NVLink, bandwidth explains little of the V100s' loss; notebook 08 looks for the rest. A fast GPU cannot hide a slow network. With several GPUs, `nvidia-smi topo -m` names their links ([docs/commands.md](../docs/commands.md#links-between-gpus)).
+# The messages on NVLink explain little of the V100s' loss; notebook 08 looks for the rest. A fast GPU cannot hide a slow network. `nvidia-smi topo -m` names a machine's links ([docs/commands.md](../docs/commands.md#links-between-gpus)).
 #
-# ## A larger batch
+# ## What does the larger batch change?
 #
-# Eight workers with 16 images each take steps of 128 images, so an epoch has an eighth of the steps. Only the global batch matters, not the number of workers, so *one* worker with 128 images shows the same effect, batch norm aside. **Predict** how four `tiny` runs will end:
+# Eight workers with 16 images each take steps of 128 images, so an epoch has an eighth of the steps. *One* worker with 128 images shows the same. **Predict** how four `tiny` runs will end:
 
 # %% language="bash" magic_args="-e"
 # run() {  # name, then flags; --lr is for a batch of 256: 1.6 is 0.1 at 16
 #   case " $LARGE " in *" $1 "*) ;; *) return 0 ;; esac
-#   rn50 run --data-root "$DATA" $TINY --report "$1.json" "${@:2}" > "$1.txt" 2>&1 ||
+#   rn50 run --data-root "$DATA" --recipe roadsigns --profile cpu --network tiny --image-shape 32 \
+#     --dtype float32 --threads 1 -n 1 --seed $SEED --num-examples $IMAGES --no-val \
+#     -e $EPOCHS --lr-step-epochs $EPOCHS --report "$1.json" "${@:2}" > "$1.txt" 2>&1 ||
 #     (cat "$1.txt"; exit 1)
 #   echo "$1: ${*:2}"$'\n'"$(tail -n 2 "$1.txt")"
 # }
 # rm -f {small,unscaled,no_warmup,warmup}.json
+# export CUDA_VISIBLE_DEVICES=  # on the CPU
 # # two at a time, each with one thread: only their losses matter
 # (run small     -b 16  --lr 1.6 --warmup-epochs 0) &
 # (run unscaled  -b 128 --lr 0.2 --warmup-epochs 0   # the same rate, an eighth as many steps
@@ -566,39 +519,27 @@ axes.xaxis.get_major_locator().set_params(integer=True)
 axes.legend()
 said = ", ".join(f"{titles[name]} {loss:.2f}" for name, loss in ends.items())
 workshop.figure(fig, alt=f"Training loss of runs with larger batches; at the end: {said}.")
-session.expect({f"horovod.large_batch.{name}": ends.get(name) for name in titles})
+starts = ["torch.horovodrun", "torch.mpirun", "torch.torchrun", "tensorflow.horovodrun"]
+ways = ["roadsigns.resnet50.bfloat16.top1", *(f"horovod.accuracy.{start}" for start in starts)]
+batches = {f"horovod.large_batch.{name}": ends.get(name) for name in titles}
+session.expect(batches | dict.fromkeys(ways))
 
 # %% [markdown]
 # Over ten recorded seeds, neither the unscaled run nor the scaled one without warm-up ends reliably below the loss of guessing, 2.48. With warm-up, the loss may first rise, but it ends closest to the small batch's, in an eighth of the steps. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) reached almost the same ImageNet accuracy with ResNet-50 at a batch of 8,192 (23.74% error) as at 256 (23.60%).
 #
-# ## Several hosts
+# ## Does the launcher matter?
 #
-# Each line starts 16 processes on two 8-GPU hosts; run `torchrun` on both. With `srun`, a script reads its rank from `SLURM_PROCID`, as `rn50 train` does. The tests train in all four ways on two simulated hosts.
+# On several hosts, only the launcher's line changes: each of these starts 16 processes on two 8-GPU hosts. ([docs/commands.md](../docs/commands.md#several-hosts) explains flags and failures.)
 #
 # ```
 # torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST1:29500 train.py
-# srun --nodes 2 --ntasks-per-node 8 --gpus-per-node 8 rn50 train ...
 # horovodrun -np 16 -H HOST1:8,HOST2:8 python train.py
 # mpirun -np 16 -H HOST1:8,HOST2:8 -bind-to none -map-by slot \
 #     -x NCCL_DEBUG=INFO -x LD_LIBRARY_PATH -x PATH -mca pml ob1 -mca btl ^openib python train.py
 # ```
 #
-# In a container, add `--network host` to `docker run`; as root, mpirun needs `--allow-run-as-root`. The last line is the talk's; [docs/commands.md](../docs/commands.md#several-hosts) explains its flags, and what you see if a host fails.
+# The last rows of the table are full road-sign runs: one worker with a batch of 32, and two with 16 each, by several launchers. With so few seeds, a difference of up to about two points would go unnoticed.
 #
-# ## Accuracy: recorded runs
-#
-# Full road-sign runs: one worker with a batch of 32, and two with 16 each.
-
-# %%
-starts = ["torch.horovodrun", "torch.mpirun", "torch.torchrun", "tensorflow.horovodrun"]
-ways = ["roadsigns.resnet50.bfloat16.top1", *(f"horovod.accuracy.{start}" for start in starts)]
-session.expect(dict.fromkeys(ways))
-means = [session.results[way].value for way in ways]
-print(f"The means are within {max(means) - min(means):.1f} points of each other; "
-      f"different seeds alone vary by ± {session.results[ways[0]].spread} points.")  # fmt: skip
-print("With so few seeds, a difference of up to about two points would go unnoticed.")
-
-# %% [markdown]
 # ## Key takeaways
 #
 # - Five changes: start and pick a device, share the images, scale the rate, average, broadcast. Rank 0 reports and saves.

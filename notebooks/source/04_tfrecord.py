@@ -7,13 +7,12 @@
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
-device: float | None = None  # images/s of a simulated device; None: your GPU, else one V100
+device: float | None = None  # images/s of a simulated GPU; None: one V100, in profile gpu an H100
 rounds: int | None = None  # rounds in which the stages take turns
 seed: int = 0  # seed of Python's random numbers and of the shuffles
 
 # %%
 import io
-import itertools
 import os
 import random
 import shutil
@@ -28,23 +27,19 @@ import torch
 from PIL import Image
 
 import workshop
-from rn50lib import resnet
-from rn50lib.torch.model import ResNet
 from workshop.lessons import nb04
 
 session = workshop.start("04", profile)
 rounds, batch_size = rounds or session.rounds, session.batch_size
-gpu = session.profile == "gpu" and not device  # feed yours
-device = device or session.results["published.v100.1gpu.fp16.ips"].value
+cores = session.machine.cores
+device = device or session.results[session.device].value
 os.chdir(session.folder)  # scratch files are written here
 folder = workshop.ladder.shards_folder()  # notebook 05 trains from it
 TF = workshop.has("tensorflow")
-os.environ |= {"SHARDS": str(folder), "TRAIN": session.train, "TF": "yes" if TF else ""}
+os.environ["SHARDS"] = str(folder)  # for the cell that begins with %%bash
 if TF:
     with workshop.quiet_stderr():  # TensorFlow logs notes while it is imported
         import tensorflow as tf
-
-        os.environ["TF_GPU"] = "yes" if tf.config.list_physical_devices("GPU") else ""
     tf.config.set_visible_devices([], "GPU")  # the input pipeline runs on the CPU
 plt.style.use("tableau-colorblind10")
 random.seed(seed)
@@ -52,9 +47,7 @@ random.seed(seed)
 # %% [markdown]
 # ## Where is the time going?
 #
-# The talk behind this course, *AV Datasets & Multi-GPU Training* (2018), ends its first recipe with a warning: *"Your new bottleneck is likely the data pipeline now!"* Eight GPUs consume seven times as many images per second as one, from the same CPU and the same disk.
-#
-# Recipe 1 of the talk feeds the network by hand: Python prepares the images, and `feed_dict` passes each batch to TensorFlow. The next cell times such a loop on one core.
+# The talk behind this course, *AV Datasets & Multi-GPU Training* (2018), ends its first recipe with a warning: *"Your new bottleneck is likely the data pipeline now!"* Eight GPUs consume seven times as many images per second as one, from the same CPU and disk. In the recipe, a Python loop prepares the images. The next cell times such a loop on one core.
 #
 # **Predict:** how many such loops have to run in parallel to keep one V100 busy (1,443 images/s)? And eight (10,263)? The published training speeds are *Total IPS* (data and computation together) from [NVIDIA's ResNet-50 v1.5 for MXNet, container 18.12](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5).
 
@@ -117,18 +110,11 @@ def python_parts():
 parts = python_parts()
 for part, seconds in zip(("open, read, close", "decode", "crop, resize"), parts, strict=True):
     print(f"{part:17} {1e6 * seconds:6,.0f} µs per image, {seconds / parts.sum():.1%}")
-read_s = parts[0]
-for storage, delay in {
-    "an SSD, 0.1 ms": 1e-4,
-    "a network, 1 ms": 1e-3,
-    "a hard disk, 10 ms": 1e-2,
-}.items():
-    print(f"On {storage} per file: at most {1 / (read_s + delay):6,.0f} files/s, one at a time")
 
 # %% [markdown]
-# If your files are cached in memory, reading them is nearly free, and the loop spends its time on decoding and resizing. A hard disk would add 10 ms per image. (The delays are typical values.)
+# If your files are cached in memory, reading them is nearly free, and the loop spends its time on decoding and resizing. A hard disk typically adds 10 ms per file: at most 100 files per second, one at a time.
 #
-# There are two remedies: **store** the images so that a few large reads suffice (TFRecord), and **decode** on all cores while the device computes (tf.data, or worker processes in PyTorch).
+# There are two remedies: **store** the images so that a few large reads suffice (TFRecord), and **decode** on all cores while the device computes (worker processes, tf.data).
 #
 # ## Write shards
 #
@@ -141,25 +127,18 @@ for storage, delay in {
 # | *length* | the data: a `tf.train.Example`, a message of named features |
 # | 4 | checksum of the data |
 #
-# All numbers are little-endian. The checksum is a CRC-32C, "masked": rotated, plus a constant. The next cell shuffles the JPEGs across classes and copies them, unchanged, into shards: eight, or more if you have more cores. In this schema the labels **start at 1**.
+# All numbers are little-endian. The checksum is a CRC-32C, "masked": rotated, plus a constant. The next cell shuffles the JPEGs across classes and copies them into shards: eight, or more if you have more cores. In this schema the labels **start at 1**.
 
 # %%
+from data_prep.tfrecordwriter import serialize_example
 from rn50lib.data.tfrecord import masked_crc
 
 IMAGE, LABEL = "image/encoded", "image/class/label"
-if TF:
 
-    def example(jpeg, label):
-        image = tf.train.Feature(bytes_list=tf.train.BytesList(value=[jpeg]))
-        number = tf.train.Feature(int64_list=tf.train.Int64List(value=[label]))
-        features = tf.train.Features(feature={IMAGE: image, LABEL: number})
-        return tf.train.Example(features=features).SerializeToString()
 
-else:
-    from data_prep.tfrecordwriter import serialize_example
-
-    def example(jpeg, label):
-        return serialize_example({IMAGE: jpeg, LABEL: label})
+def example(jpeg, label):
+    """Return the bytes of a `tf.train.Example`."""
+    return serialize_example({IMAGE: jpeg, LABEL: label})
 
 
 def frame(data):
@@ -173,7 +152,7 @@ shutil.rmtree(folder, ignore_errors=True)  # left by an earlier run
 (folder / "index").mkdir(parents=True)
 classes = sorted({path.parent.name for path in paths})
 shuffled = random.sample(paths, len(paths))
-count = -(-session.machine.cores // 8) * 8  # one or more per core; a multiple of 8 ranks
+count = -(-cores // 8) * 8  # one or more per core; a multiple of 8 ranks
 for number in range(count):
     name = f"train-{number:05}-of-{count:05}"
     with open(folder / name, "wb") as file, open(folder / f"index/{name}.idx", "w") as index:
@@ -194,7 +173,7 @@ shards = sorted(map(str, folder.glob("train-*")))
 # python -m data_prep.verify --quiet $SHARDS
 
 # %% [markdown]
-# You wrote no validation shards, hence the warning. The three pairs of numbers are from the first index: each record's offset and size. TensorFlow reads a shard from front to back and needs no index; [DALI (notebook 05) needs one](../docs/troubleshooting.md#dali-cannot-read-a-tfrecord-the-index-is-empty-or-missing), and so does random access.
+# You wrote no validation shards, hence the warning. The pairs of numbers are from the first index: each record's offset and size. [DALI (notebook 05) needs it](../docs/troubleshooting.md#dali-cannot-read-a-tfrecord-the-index-is-empty-or-missing), and so does random access; TensorFlow reads from front to back.
 #
 # **Your turn.** Write the function that reads a shard back. Until then, the notebook uses ours. The cell after yours checks it, reads the first record, and flips one bit of the file. **Predict:** which notices, your function or TensorFlow?
 
@@ -225,25 +204,38 @@ if TF:
         print("TensorFlow:", error.message.split("}} ")[-1].split(" [Op:")[0])
 
 # %% [markdown]
-# Both notice: the checksum catches any single flipped bit. It cannot catch a misunderstanding of the content: in the talk's schema the labels are floating-point numbers that start at 0. A program that expects the wrong first label is off by one for every image, often without an error.
+# Both notice: the checksum catches any single flipped bit. It cannot catch a misunderstanding: in the talk's schema the labels start at 0. A program that expects the wrong first label is off by one for every image, often without an error.
 #
-# **TFRecord today.** It remains TensorFlow's format, and DALI reads it. PyTorch users more often store shards as tar files ([WebDataset](https://github.com/webdataset/webdataset)), as MDS ([MosaicML Streaming](https://github.com/mosaicml/streaming)) or as Parquet. All store many images in a few large files; shuffle before you write.
+# **TFRecord today.** It remains TensorFlow's format, and DALI reads it. PyTorch users more often store shards as tar files ([WebDataset](https://github.com/webdataset/webdataset)) or as MDS ([MosaicML Streaming](https://github.com/mosaicml/streaming)).
 #
 # ## Worker processes in PyTorch
 #
-# PyTorch's own way is an `IterableDataset` in several worker processes. Each worker reads some of the shards with your `read`, and decodes with Pillow. A worker without a shard has no work, so every core has at least one. `get_worker_info` identifies the worker; without it, every worker would read every shard.
+# PyTorch's own way is an `IterableDataset` in several worker processes, each of which reads some of the shards with your `read` and decodes with Pillow. Nothing splits the shards for you. If the ranks of a training run (notebook 03) ignore their number, each of them reads everything.
+#
+# **Your turn.** Every shard needs exactly one reader among all workers of all ranks, and the ranks need equal shares, as they take the same number of steps.
+
+
+# %%
+def my_shards(shards, rank, size, worker, workers):
+    """Return the shards that one of `workers` workers reads on one of `size` ranks."""
+    return None  # your code
+
 
 # %%
 from rn50lib.data.tfrecord import parse_example
 
-workers = session.machine.cores
+my_shards = nb04.check_my_shards(my_shards)
 
 
 class Shards(torch.utils.data.IterableDataset):
-    """An endless stream of random crops and labels; labels start at 0."""
+    """An endless stream of a rank's random crops and labels; labels start at 0."""
+
+    def __init__(self, rank, size):
+        self.rank, self.size = rank, size
 
     def __iter__(self):
-        mine = shards[torch.utils.data.get_worker_info().id :: workers]
+        info = torch.utils.data.get_worker_info()
+        mine = list(my_shards(shards, self.rank, self.size, info.id, info.num_workers))
         while True:
             for shard in random.sample(mine, len(mine)):
                 for data in read(shard):
@@ -253,41 +245,27 @@ class Shards(torch.utils.data.IterableDataset):
 
 
 # %% [markdown]
-# The next cell starts the workers, and feeds a device: your GPU, which runs ResNet-50 forward and backward in float16. Without one, a simulated V100 sleeps for as long as a real one would compute; the input pipeline is real. Before you run a cell with `measure`, give it your **prediction** of the speed-up, such as `measure("PyTorch workers", 1.5)`.
+# The next cell starts the workers, and feeds a device. It is simulated: it sleeps for as long as a real one would compute. The input pipeline is real. Before you run a cell with `measure`, give it your **prediction** of the speed-up, such as `measure("PyTorch workers", 1.5)`.
 
 # %%
-loader = torch.utils.data.DataLoader(Shards(), batch_size, num_workers=workers, prefetch_factor=2)
+photos = Shards(rank=0, size=1)
+loader = torch.utils.data.DataLoader(photos, batch_size, num_workers=cores, prefetch_factor=2)
 images, labels = next(iter(loader))
 print(tuple(images.shape), images.dtype, labels[:8].tolist())
 stages = {"Python loop": python_loop(), "PyTorch workers": iter(loader)}
-ahead = {"PyTorch workers": 2 * workers}  # batches prepared ahead: taken before the clock starts
+ahead = {"PyTorch workers": 2 * cores}  # batches prepared ahead: taken before the clock starts
 predicted = {}
-net = ResNet(resnet.resnet(50)).to("cuda", memory_format=torch.channels_last) if gpu else None
 
 
-def compute(batch):
-    """Let the device work on a batch of images, and wait for it."""
-    if not gpu:
-        time.sleep(batch_size / device)
-        return
-    images = batch[0] if isinstance(batch, list | tuple) else batch  # without labels
-    pixels = torch.from_dlpack(images).to("cuda")  # of PyTorch, TensorFlow or NumPy, uncopied
-    pixels = pixels.permute(0, 3, 1, 2) / 127.5 - 1
-    with torch.autocast("cuda", torch.float16):
-        loss = net(pixels).sum()
-    loss.backward()
-    torch.cuda.synchronize()
-
-
-def rate(name, work=compute):
-    """Return images/s when feeding the device, or other `work`."""
+def rate(name, compute_s=batch_size / device):
+    """Return images/s when feeding a device that takes `compute_s` seconds per batch."""
     batches = iter(stages[name])
     for _ in range(1 + ahead.get(name, 0)):
-        batch = next(batches)
+        next(batches)
     begin = time.perf_counter()
     for _ in range(session.batches):
-        work(batch)
-        batch = next(batches)
+        time.sleep(compute_s)
+        next(batches)
     return batch_size * session.batches / (time.perf_counter() - begin)
 
 
@@ -300,10 +278,6 @@ def measure(name, guess=None, before="Python loop"):
     print(f"you predicted {guess:g}" if guess else "no prediction")
 
 
-if gpu:  # its own speed: one batch again and again, first to warm up
-    stages["one batch"] = itertools.repeat(images)
-    device = [rate("one batch") for _ in range(2)][-1]
-    del stages["one batch"]
 print(f"The device alone: {device:,.0f} images/s")
 measure("PyTorch workers")  # your prediction as the second argument
 
@@ -311,9 +285,8 @@ measure("PyTorch workers")  # your prediction as the second argument
 # ## tf.data, one stage at a time
 #
 # You describe the work once; tf.data then runs it in its own threads, without Python. Add one stage at a time, and predict each speed-up over the stage before. (Without TensorFlow, these cells do nothing.)
-
-# %% [markdown]
-# **Read, parse, decode, batch.** A record is a string until `parse_single_example` parses it. All of this happens in one thread, alternating with the device. (By default, tf.data parallelises some maps, fuses `map` and `batch`, and prefetches; the options disable all three, so that you can add the overlap yourself.) Is it faster than Python? It reads, decodes and resizes differently (in float32; Pillow resizes in integers), so the cell also times each part.
+#
+# **Read, parse, decode, batch.** A record is a string until `parse_single_example` parses it. All of this happens in one thread, alternating with the device. (The options disable what tf.data would add by itself: parallel maps, fusing `map` with `batch`, and prefetching.) Is it faster than Python? It reads, decodes and resizes differently (in float32; Pillow resizes in integers), so the cell also times each part.
 
 # %%
 if TF:
@@ -384,13 +357,11 @@ if TF:
 
 # %%
 if TF:
-    cores = session.machine.cores
-    print(cores, "cores")
     stages["+ parallel map"] = records.map(decode, num_parallel_calls=cores).batch(batch_size)
     measure("+ parallel map", before="+ interleave, shuffle")
 
 # %% [markdown]
-# **Decode only the crop.** The JPEG's header gives the image's size, enough to choose the random box. TensorFlow and Pillow both call libjpeg-turbo, which reads a JPEG in two steps: Huffman decoding, in order from the first byte; then, for each block, the inverse DCT and the conversion to RGB. Outside the box, it skips the second step; below it, the first, too. The average crop covers a third of the image. **Predict:** what share of the image's time does its bottom quarter take?
+# **Decode only the crop.** The JPEG's header gives the image's size, enough to choose the random box. TensorFlow calls libjpeg-turbo, which reads a JPEG in two steps: Huffman decoding, in order from the first byte; then, for each block, the inverse DCT and the conversion to RGB. Outside the box, it skips the second step; below it, the first, too. **Predict:** what share of the image's time does its bottom quarter take?
 
 # %%
 if TF:
@@ -403,18 +374,13 @@ if TF:
 
     ms, contents = {}, [path.read_bytes() for path in some]
     shapes = [tf.io.extract_jpeg_shape(jpeg).numpy() for jpeg in contents]
-    for name in 2 * ("image", "top quarter", "bottom quarter"):  # the first time warms up
+    for name in 2 * ("image", "bottom quarter"):  # the first time warms up
         begin = time.perf_counter()
         for jpeg, (height, width, _) in zip(contents, shapes, strict=True):
             rows = height if name == "image" else height // 4
-            top = height - rows if name == "bottom quarter" else 0
-            tf.io.decode_and_crop_jpeg(jpeg, [top, 0, rows, width], channels=3)
+            tf.io.decode_and_crop_jpeg(jpeg, [height - rows, 0, rows, width], channels=3)
         ms[name] = 1000 * (time.perf_counter() - begin) / len(contents)
-    print("ms to decode:", ", ".join(f"{name} {value:.1f}" for name, value in ms.items()))
     print(f"The bottom quarter takes {ms['bottom quarter'] / ms['image']:.0%} of the image's time.")
-    # the bottom quarter needs all Huffman codes, the top one a quarter of them; the rest is equal
-    huffman = (ms["bottom quarter"] - ms["top quarter"]) / 0.75
-    print(f"So Huffman decoding of the image takes about {huffman:.1f} ms.")
     crops = records.map(decode_crop, num_parallel_calls=cores)
     stages["+ decode the crop"] = crops.batch(batch_size)
     measure("+ decode the crop", before="+ parallel map")
@@ -429,7 +395,7 @@ if TF:
     measure("+ prefetch", before="+ decode the crop")
 
 # %% [markdown]
-# A single measurement on a busy machine can mislead. The next cell lets all stages take turns, so that a slow spell affects them all, and plots the median and range over the rounds. Diamonds are your predictions. A difference is clear if all turns, at least five, agree.
+# A single measurement can mislead. In the next cell, all stages take turns, so that a slow spell affects them all. Diamonds are your predictions. A difference is clear if all turns, at least five, agree.
 
 # %%
 timed = {name: [] for name in stages}
@@ -438,7 +404,7 @@ for _ in range(rounds):
     for name in stages:
         timed[name].append(rate(name))
     for name in alone:
-        alone[name].append(rate(name, work=lambda batch: None))
+        alone[name].append(rate(name, compute_s=0))
 speed = {name: float(np.median(values)) for name, values in timed.items()}
 names = list(speed)
 
@@ -453,14 +419,12 @@ ax.axvline(device, color="black", ls="--", label="the device alone")
 ax.invert_yaxis()
 best = max(names, key=speed.get)
 gains = workshop.ratio(np.divide(timed[best], timed["Python loop"]))
-busy = {name: f"{value / device:.0%}" for name, value in speed.items()}
-title = f"{best!r} delivers most: the device is busy {busy[best]} of the time"
+title = f"{best!r} delivers most: the device is busy {speed[best] / device:.0%} of the time"
 ax.set(title=f"{title}\nOver 'Python loop': {gains}")
 ax.set(xlabel=f"images/s, 224 px; median and range of {rounds} rounds")
 fig.legend(loc="outside lower right")
 found = ", ".join(f"{name} {value:.0f}" for name, value in speed.items())
 workshop.figure(fig, alt=f"Images/s when feeding a device of {device:,.1f} images/s: {found}")
-print("The device is busy:", ", ".join(f"{name} {value}" for name, value in busy.items()))
 compared = [*(("Python loop", name) for name in names[1:3]), *pairwise(names[2:])]
 for before, name in compared:
     print(f"{name!r} over {before!r}: {workshop.ratio(np.divide(timed[name], timed[before]))}")
@@ -470,15 +434,13 @@ if TF:
 session.note("gain", gains.median, "times", "speed of the fastest input over the Python loop")
 
 # %% [markdown]
-# At each bar, ask: **is the input still the bottleneck?** If the bar ends left of the dashed line, the device has to wait. A stage helps only if it speeds up the bottleneck. While one thread decodes everything, neither tf.data nor interleaving gains much. Decoding on *n* cores is at most *n* times as fast; prefetching hides the shorter time, the input's or the device's. PyTorch's workers do both.
+# If a bar ends left of the dashed line, **the input is the bottleneck** and the device waits. While one thread decodes everything, neither tf.data nor interleaving gains much. Decoding on *n* cores is at most *n* times as fast; prefetching hides the shorter time, the input's or the device's. PyTorch's workers do both.
 #
-# The last line compares the two complete pipelines. **tf.data is not always the faster one.** Its threads avoid Python and decode only the crop, but its antialiased resize in float32 can cost more than Pillow's in integers: compare the parts that you timed above. Choose by the measurement on your machine.
-#
-# So the gain depends on the device: on a slow one, a Python loop is good enough.
+# The last line compares the two complete pipelines. **tf.data is not always the faster one.** Its threads avoid Python and decode only the crop, but its antialiased resize in float32 can cost more than Pillow's in integers: compare the parts that you timed above.
 #
 # ## Where to shard
 #
-# With several ranks (processes that train together), the pipeline needs one more stage, and its position decides whether the result is right. Each of eight ranks should train on a different eighth. All four programs below run without an error. **Predict** which are right.
+# In tf.data, the split between ranks is one more stage, and its position decides whether the result is right. Each of eight ranks should train on a different eighth. All four programs below run without an error. **Predict** which are right.
 
 # %%
 if TF:
@@ -490,29 +452,19 @@ if TF:
         "shuffle with one seed, shard": lambda r: images.shuffle(total, seed).shard(ranks, r),
         "shard, shuffle": lambda r: images.shard(ranks, r).shuffle(total, seed + r),
     }
-    fig, axes = plt.subplots(
-        2, 2, figsize=(10, 3.6), sharex=True, sharey=True, layout="constrained"
-    )
-    found = []
-    for ax, (name, program) in zip(axes.flat, programs.items(), strict=True):
-        seen = np.zeros((ranks, total))
+    for name, program in programs.items():
+        seen = np.zeros(total, int)
         for rank in range(ranks):
-            seen[rank, list(program(rank).as_numpy_iterator())] = 1
-        twice, never = np.sum(seen.sum(axis=0) > 1), np.sum(seen.sum(axis=0) == 0)
-        mark = "✗" if twice or never else "✓"
-        found.append(f"{mark} {name}: {twice} of {total} images more than once, {never} never")
-        ax.imshow(seen, vmin=0, vmax=1, aspect="auto", cmap="Blues", interpolation="nearest")
-        ax.set_title(found[-1], fontsize=9)
-    fig.suptitle("Two of four programs read each image exactly once (✓)", fontsize=11)
-    fig.supxlabel("image (dark: read in an epoch)")
-    fig.supylabel("rank")
-    workshop.figure(fig, alt="Which rank reads which image. " + "; ".join(found))
+            seen[list(program(rank).as_numpy_iterator())] += 1
+        mark = "✓" if np.all(seen == 1) else "✗"
+        print(f"{mark} {name}: {np.sum(seen > 1)} of {total} images more than once,", end=" ")
+        print(f"{np.sum(seen == 0)} never")
 
 # %% [markdown]
 # - **No shard** is the talk's recipe 2: every rank reads the whole file.
-# - **Shuffle, shard** looks right. But each rank shuffles with a different seed, so the eighths overlap and miss a third of the images.
+# - **Shuffle, shard**: each rank shuffles with a different seed, so the eighths overlap and miss a third of the images.
 # - **One seed** fixes that, but each rank reads everything and drops seven of eight records.
-# - **Shard, shuffle** is right and cheap. Shard the *file names* evenly, before anything is read. If shards differ in size, `.take(steps)` gives all ranks the same number of steps. Each rank then sees the same eighth in every epoch, unless you reshuffle the files with a common seed per epoch.
+# - **Shard, shuffle** is right and cheap. Shard the *file names*, before anything is read. If shards differ in size, `.take(steps)` gives all ranks the same number of steps. Each rank sees the same eighth in every epoch, unless you reshuffle the files with a common seed.
 #
 # **Your turn.** Put the stages together, for one rank of many: which order do `shard`, `interleave`, `shuffle`, `map`, `batch` and `prefetch` need? `decode_crop` above returns an image and its label. The check runs your function on small shards whose labels number the images.
 
@@ -526,12 +478,9 @@ def pipeline(shards, rank, size, batch, seed):
 # %%
 if TF:
     pipeline = nb04.check_pipeline(pipeline, decode_crop)
-    for rank in (0, 1):
-        batches = pipeline(shards, rank, 2, 32, seed).take(30).as_numpy_iterator()
-        labels = np.array([numbers for _, numbers in batches])
-        mixed = np.mean([len(np.unique(numbers)) for numbers in labels])
-        print(f"rank {rank} of 2: {labels.size} images in {len(labels)} batches", end="; ")
-        print(f"a batch has {mixed:.1f} of {len(classes)} classes")
+    batches = pipeline(shards, 0, 2, 32, seed).take(30).as_numpy_iterator()
+    mixed = np.mean([len(np.unique(labels)) for _, labels in batches])
+    print(f"A batch of rank 0 of 2 has {mixed:.1f} of {len(classes)} classes")
 
 # %% [markdown]
 # ### How good is a shuffle buffer?
@@ -556,13 +505,11 @@ if TF:
     workshop.figure(fig, alt=f"Mean number of classes in a batch by buffer size: {counts}")
 
 # %% [markdown]
-# A network that sees one class for many steps learns to predict it, and batch normalisation uses only that class's statistics. A larger buffer costs more memory on every rank. So shuffle **once, when the shards are written**, as you did; then a small buffer suffices.
+# A network that sees one class for many steps learns to predict it. A larger buffer costs memory on every rank. So shuffle **once, when the shards are written**, as you did; then a small buffer suffices.
 #
-# ## Two bugs that stay silent
+# ## A bug that stays silent
 #
-# A fast pipeline can still feed wrong images. Once you fix the errors that stop the talk's recipe 2, it runs to the end, and its loss falls. ([docs/talk.md](../docs/talk.md) shows how to run it, and lists the rest of its mistakes.) One mistake is above: no shard. Here are two more.
-#
-# **A random rotation.** The script draws its angle with NumPy, in the function that builds the graph. The next cell draws angles in a tf.data `map`, with NumPy and with TensorFlow. **Predict** what each row shows.
+# A fast pipeline can still feed wrong images. The talk's recipe 2 rotates images by random angles, which it draws with NumPy in the function that builds the graph. ([docs/talk.md](../docs/talk.md) shows how to run it, and lists its other mistakes.) The next cell draws angles in a tf.data `map`, with NumPy and with TensorFlow. **Predict** what each row shows.
 
 # %%
 if TF:
@@ -577,75 +524,40 @@ if TF:
 # %% [markdown]
 # NumPy draws once, when the graph is built: the first row keeps one angle throughout training. **Draw random numbers in the graph.**
 #
-# **A flip that changes the label.** The script also flips images top to bottom. An augmentation must preserve the label. **Predict:** which class does a flipped *yield* sign look like?
-
-# %%
-if {"yield", "deer"} <= set(classes):
-    sign = Image.open(next(path for path in paths if path.parent.name == "yield"))
-    warning = Image.open(next(path for path in paths if path.parent.name == "deer"))
-    flipped = sign.transpose(Image.Transpose.FLIP_TOP_BOTTOM)
-    fig, axes = plt.subplots(1, 3, figsize=(10, 2.8), layout="constrained")
-    shown = {"yield": sign, "yield, flipped": flipped, "deer, not flipped": warning}
-    for ax, (title, image) in zip(axes, shown.items(), strict=True):
-        ax.imshow(image)
-        ax.set(xticks=[], yticks=[], title=title)
-    workshop.figure(fig, alt="A yield sign, the same flipped top to bottom, and a warning sign")
-
-# %% [markdown]
-# The flipped sign has the outline of a warning sign. So leave this flip out for signs. (A left-right flip can change labels, too: *turn left*.)
-#
-# ## Train from your shards in TensorFlow
-#
-# The course's library has the same training step in TensorFlow as in PyTorch: forward and backward in a `GradientTape`, one exchange of the gradients, update. TensorFlow traces it once, and runs it as a graph. Here it takes a few steps with your shards, on a GPU if TensorFlow sees one. (Untested on GPUs; if it fails, add a line `export CUDA_VISIBLE_DEVICES=`.)
-
-# %% language="bash" magic_args="-e"
-# [ "$TF" ] || { echo "TensorFlow is missing: make setup WITH=tensorflow"; exit 0; }
-# [ "$TF_GPU" ] || { echo "TensorFlow sees no GPU, so it runs on the CPU."; export CUDA_VISIBLE_DEVICES=; }
-# set -o pipefail
-# rn50 run --backend tensorflow --data-root $SHARDS --no-val -n 1 -e 1 $TRAIN 2>&1 | grep -v -e absl:: -e ^I0000
-
-# %% [markdown]
-# Its loss after so few steps means little.
-#
 # ## Where is the time going now?
 #
 # How many cores keep a device busy? Divide its images/s by those of one core. **Predict** the cores for one H100.
 
 # %% tags=["results"]
-cores = session.machine.cores
 one_core = {
     "Python loop": np.median(alone["Python loop"]),
-    names[-1]: np.median(alone[names[-1]]) / (cores if TF else workers),
+    names[-1]: np.median(alone[names[-1]]) / cores,
 }
 recorded = session.results
 devices = {
-    **({"your GPU, float16 (measured)": device} if gpu else {}),
-    "one V100, FP16 (published)": recorded["published.v100.1gpu.fp16.ips"].value,
-    "one H100, float16 (recorded)": recorded["input.h100.synthetic"].value,
-    "8 H100s (MLPerf 4.0)": recorded["published.h100.8gpu.ips"].value,
+    "one V100, FP16 (published)": session.results["published.v100.1gpu.fp16.ips"].value,
+    "one H100, float16 (recorded)": session.results["input.h100.synthetic"].value,
 }
-for name, ips in one_core.items():
-    print(f"One core prepares {ips:,.0f} images/s with {name!r}.")
 print(f"This machine has {cores} cores.")
-print(f"{'cores needed by':36}{'images/s':>9}", *one_core, sep="   ")
-for name, ips in devices.items():
-    needed = (f"{ips / each:{len(way)}.2f}" for way, each in one_core.items())
-    print(f"{name:36}{ips:9,.1f}", *needed, sep="   ")
+for name, ips in one_core.items():
+    print(f"One core prepares {ips:,.0f} images/s with {name!r}. Cores needed:")
+    for device_name, needed in devices.items():
+        print(f"  {needed / ips:5.1f} for {needed:,.0f} images/s: {device_name}")
 kilobytes = sum(Path(shard).stat().st_size for shard in shards) / len(paths) / 1000
 h100 = dict.fromkeys(f"input.h100.{name}" for name in ("synthetic", "dali", "tfrecord"))
 session.expect({"input.jpeg_kb": kilobytes, **h100})
 
 # %% [markdown]
-# The loop was measured alone on one core, the pipeline on all cores together. Cores that are all busy are slower, so compare the columns with care. With DALI, which decodes on the GPU, the recorded H100 reaches 91% of its *synthetic* speed from JPEG files, 90% from shards.
+# The loop ran alone on one core, the pipeline on all cores, which slow each other down: compare the two with care. With DALI, which decodes on the GPU, the recorded H100 reaches 91% of its *synthetic* speed from JPEG files, 90% from shards.
 #
 # ## Key takeaways
 #
 # - First find out whether the input is the bottleneck: the faster the device, the more likely it is.
 # - TFRecord replaces many small files with a few large ones. Its checksums detect damaged records, but not misread features.
 # - Add one stage at a time, and let the stages take turns when you measure them.
-# - Shard the file names, then shuffle. Shuffle across the classes when you write the shards.
-# - Draw random numbers in the graph, and use only augmentations that preserve the label.
+# - Give every shard to one worker of one rank, before anything shuffles. Shuffle across the classes when you write the shards.
+# - Draw random numbers in the graph.
 #
-# **Try it:** set `device = 400.2`, a V100 in FP32, in the first code cell, and predict after which stage the input stops being the bottleneck.
+# **Try it:** set `device = 400.2`, a V100 in FP32, in the first code cell, and predict after which stage the input is no longer the bottleneck.
 #
 # What remains is decoding, which can keep all cores busy while a GPU waits. The next notebook introduces DALI, which can decode on the GPU.

@@ -460,6 +460,13 @@ def test_text_and_exit_status(root):
     assert done.returncode == 1
     assert f"{bad}: it starts with b'text'" in done.stdout
     assert "images in 3 classes, 5–6 each" in done.stdout
+    grey = root / "train/pear/grey.jpg"
+    grey.write_bytes(make_image(1, "L"))
+    lines = run(root).stdout.splitlines()
+    assert "note: grey images (1): they are read as colour images" in lines
+    assert not any("grey.jpg" in line for line in lines)
+    assert f"  {grey}" in run("--all", root).stdout
+    grey.unlink()
     assert "1 error, 0 warnings, 0 notes" in done.stdout
     done = run(root)
     assert done.returncode == 1

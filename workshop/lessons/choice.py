@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import html
 import inspect
+import textwrap
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -40,7 +41,7 @@ def choose(
     said, stub = _refused[name]
     print(said)
     if stub and show:
-        show_folded(inspect.getsource(finished))
+        show_folded(textwrap.dedent(inspect.getsource(finished)))
     return finished
 
 

@@ -259,15 +259,6 @@ def one_sender(full: Any, takes: Any, alone: float, senders: int) -> float:
     return after_the_pass(full, takes, alone, 1)
 
 
-def by_turns(full: Any, takes: Any, alone: float, senders: int) -> float:
-    shares = [(full[i::senders], takes[i::senders]) for i in range(senders)]
-    return max(after_the_pass(*share, alone, 1) for share in shares)
-
-
-def two_senders(full: Any, takes: Any, alone: float, senders: int) -> float:
-    return after_the_pass(full, takes, alone, 2)
-
-
 def last_only(full: Any, takes: Any, alone: float, senders: int) -> float:
     free, end = [0.0] * senders, 0.0
     for at, seconds in zip(full, takes, strict=True):
@@ -278,14 +269,6 @@ def last_only(full: Any, takes: Any, alone: float, senders: int) -> float:
 
 def from_last_bucket(full: Any, takes: Any, alone: float, senders: int) -> float:
     return after_the_pass(full, takes, full[-1], senders)
-
-
-def both_times(full: Any, takes: Any, alone: float, senders: int) -> float:
-    free = [0.0] * senders
-    for at, seconds in zip(full, takes, strict=True):
-        sender = free.index(min(free))
-        free[sender] += at + seconds
-    return max(0.0, max(free) - alone)
 
 
 def all_exposed(full: Any, takes: Any, alone: float, senders: int) -> float:
@@ -301,18 +284,12 @@ AFTER_MISTAKES: tuple[Mistake, ...] = (
      "Exposed is only what comes after the pass: subtract `alone`."),
     (from_last_bucket, "You count from the last full bucket.",
      "The pass ends later: subtract `alone`."),
-    (both_times, "A message starts at the sum of two times: the bucket is full, the sender free.",
-     "It starts at the later of the two."),
     (not_clamped, "If everything arrives during the pass, you return a negative time.",
      "Then nothing is exposed: return 0."),
     (one_sender, "You use one sender, whatever `senders` is.",
      "Keep one time per sender, and use the sender that is free first."),
-    (two_senders, "You use two senders, whatever `senders` is.",
-     "Keep one time per sender, and use the sender that is free first."),
     (last_only, "You return the end of the last message, or of one sender: another can end later.",
      "Use the latest of all senders: max(free)."),
-    (by_turns, "Each sender takes its turn, even if another is free earlier.",
-     "Use the sender that is free first."),
     (all_exposed, "You count all of the exchange.",
      "What arrives during the pass is hidden: find when the last message arrives."),
 )  # fmt: skip

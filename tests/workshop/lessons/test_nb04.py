@@ -57,23 +57,23 @@ def test_reader_that_is_right_passes(source: str, tmp_path: Path, capsys):
     [
         ("<QI", ">QI", "little-endian"),
         ("head[:8]", "head", "of which bytes"),
-        ("yield data\n", "yield data\n            return\n", "first of three"),
-        ("yield data", "yield head + data", "First|first"),
+        ("yield data\n", "yield data\n            return\n", "it yields [b'first']"),
+        ("yield data", "yield head + data", "It should yield"),
         ("yield data", "yield data.decode()", "yields str"),
-        ("yield data", "return data", "It returns the bytes"),
+        ("yield data", "return data", "yields int"),
         ("raise ValueError(\"data\")", "pass", "in the data raises no ValueError"),
         ("raise ValueError(\"length\")", "pass", "checksum of the length raises no"),
         ("while head := file.read(12):", "while True:\n            head = file.read(12)", "end of"),
         ("file.read(4))[0] != masked_crc(data)", "file.read(4))[0] < 0", "raises no"),
         ('if struct.unpack("<I", file.read(4))[0] != masked_crc(data)', "if False", "4 bytes"),
-        ("yield data", "if not data: return\n            yield data", "three"),
+        ("yield data", "if not data: return\n            yield data", "It should yield"),
         (LATE, f"            yield data\n{LATE.replace(YIELD, '')}", "only after that"),
-        ("raise ValueError(\"data\")", "raise AssertionError", "an assert fails"),
+        ("raise ValueError(\"data\")", "raise AssertionError", "not with ValueError"),
         ("raise ValueError(\"data\")", "raise KeyError", "not with ValueError"),
         ("data = file.read(length)", "file.seek(-4, 1); yield file.read(length); return",
-         "too early"),
+         "It should yield"),
         ("file.read(4))[0] != masked", "file.read(4)) != masked", "struct's tuple"),
-        ('open(path, "rb")', "open(path)", "reads text"),
+        ('open(path, "rb")', "open(path)", 'with "rb"'),
     ],
 )  # fmt: skip
 def test_reader_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, tmp_path, capsys):
@@ -87,6 +87,41 @@ def test_reader_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, tm
 def test_reader_that_is_not_written_is_not_attempted(capsys):
     assert nb04.check_read(lambda path: None) is nb04.read  # type: ignore[arg-type, return-value]
     assert capsys.readouterr().out.startswith("○ `read` is not written yet")
+
+
+RIGHT_SPLITS = (
+    "return shards[rank::size][worker::workers]",
+    "return shards[rank + size * worker :: size * workers]",
+    "return np.array_split(np.array_split(shards, size)[rank], workers)[worker]",
+)
+
+
+@pytest.mark.parametrize("body", RIGHT_SPLITS)
+def test_split_that_is_right_passes(body: str):
+    yours = defined(f"def my_shards(shards, rank, size, worker, workers):\n    {body}", "my_shards",
+                    np=np)  # fmt: skip
+    assert nb04.check_my_shards(yours) is yours
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("return shards[worker::workers]",
+         "With 8 shards and 2 x 2 workers, worker 0 of rank 0 and worker 0 of rank 1 read the"),
+        ("return shards[rank::size]", "worker 0 of rank 0 and worker 1 of rank 0 read the same"),
+        ("return shards", "read the same"),
+        ("return 2 * shards[rank::size][worker::workers]", "read the same"),
+        ("return shards[rank * workers + worker :: size * workers]", "the ranks read [5, 3]"),
+        ("return shards[rank::size][worker::workers][:1]", "shards are not read"),
+        ("return shards[rank::2][worker::workers]", "shards are not read"),
+        ("return shards[rank][worker:]", "It returns"),
+    ],
+)  # fmt: skip
+def test_split_that_is_wrong_gets_a_diagnosis(body: str, said: str, capsys):
+    yours = defined(f"def my_shards(shards, rank, size, worker, workers):\n    {body}", "my_shards")
+    assert nb04.check_my_shards(yours) is nb04.my_shards
+    wrong = capsys.readouterr().out
+    assert wrong.startswith("✗") and said in wrong, wrong
 
 
 STAGES = """
@@ -130,7 +165,8 @@ def test_pipeline_that_is_right_passes(tmp_path: Path, capsys):
     yours = defined(STAGES, "pipeline", **names)
     assert nb04.check_pipeline(yours, names["prepare"]) is yours
     ours = nb04.check_pipeline(lambda *given: None, names["prepare"])
-    assert "not written yet" in capsys.readouterr().out
+    said = capsys.readouterr().out  # the finished version has the learner's arguments
+    assert "not written yet" in said and "\ndef pipeline(shards: " in said and "prepare" not in said
     assert nb04.judge_pipeline(ours, tmp_path)
     for old, new in OWN_FILES:
         assert old in STAGES
@@ -175,9 +211,9 @@ def test_pipeline_that_is_right_but_slow_or_large_passes_with_a_note(capsys):
          "Whole batches"),
         (".batch(batch, drop_remainder=True)", "", "instead of 8|shapes|Batch the images"),
         (", drop_remainder=True", "", "is not full"),
-        (".prefetch(1)", ".cache()", "Shuffle after `cache`"),
+        (".prefetch(1)", ".cache()", "after any `cache`"),
         (".shuffle(100, seed)", ".cache().shuffle(100, seed, reshuffle_each_iteration=False)",
-         "same order. Shuffle after `cache`, and without"),
+         "same order"),
         (INTERLEAVE, "\n    records = files", "interleave"),
         (".map(prepare)\n    return images.batch(batch, drop_remainder=True)",
          ".batch(batch, drop_remainder=True)\n    return images.map(prepare)", "`map` before"),
