@@ -36,7 +36,7 @@ device = device or session.results[session.device].value
 os.chdir(session.folder)  # scratch files are written here
 folder = workshop.ladder.shards_folder()  # notebook 05 trains from it
 TF = workshop.has("tensorflow")
-os.environ["SHARDS"] = str(folder)  # for the cell that begins with %%bash
+os.environ |= {"SHARDS": str(folder), "TRAIN": session.train, "TF": "yes" * TF}
 if TF:
     with workshop.quiet_stderr():  # TensorFlow logs notes while it is imported
         import tensorflow as tf
@@ -524,6 +524,17 @@ if TF:
 # %% [markdown]
 # NumPy draws once, when the graph is built: the first row keeps one angle throughout training. **Draw random numbers in the graph.**
 #
+# ## Train from your shards in TensorFlow
+#
+# The course's library has the same training step in TensorFlow as in PyTorch: forward and backward in a `GradientTape`, one exchange of the gradients, update. TensorFlow traces it once and runs it as a graph. Here it takes a few steps with your shards, on the CPU; after so few, its loss means little.
+
+# %% language="bash" magic_args="-e"
+# [ "$TF" ] || { echo "TensorFlow is missing: make setup WITH=tensorflow"; exit 0; }
+# export CUDA_VISIBLE_DEVICES=
+# set -o pipefail
+# rn50 run --backend tensorflow --data-root $SHARDS --no-val -n 1 -e 1 $TRAIN 2>&1 | grep -v -e absl:: -e ^I0000
+
+# %% [markdown]
 # ## Where is the time going now?
 #
 # How many cores keep a device busy? Divide its images/s by those of one core. **Predict** the cores for one H100.
@@ -533,7 +544,6 @@ one_core = {
     "Python loop": np.median(alone["Python loop"]),
     names[-1]: np.median(alone[names[-1]]) / cores,
 }
-recorded = session.results
 devices = {
     "one V100, FP16 (published)": session.results["published.v100.1gpu.fp16.ips"].value,
     "one H100, float16 (recorded)": session.results["input.h100.synthetic"].value,
