@@ -303,7 +303,7 @@ def refuse_no_image(name: str, data: bytes) -> None:
     if not data:
         raise UserError(f"{name}: this image has no bytes; copy it again or remove it", VERIFY)
     if pointer := describe_pointer(data):
-        raise UserError(f"{name}: this is {pointer}", VERIFY)
+        raise UserError(f"{name}: this is {pointer}")
 
 
 def describe_pointer(data: bytes) -> str | None:
