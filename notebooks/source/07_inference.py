@@ -361,7 +361,7 @@ if not gain.clear:
 # 3. Create `graph = torch.cuda.CUDAGraph()`, and call `output = net(static)` in `with torch.cuda.graph(graph):`. This only records; nothing runs.
 # 4. Return a function `replay(batch)` that copies `batch` into `static`, calls `graph.replay()` and returns `output`. The graph knows addresses only, so keep the weights alive: `def replay(batch, net=net)`.
 #
-# The check compares your graph with **eager** (operator-by-operator) execution. Without a GPU, it replaces `torch.cuda` with a stand-in that records operators and repeats them on the same tensors, with a graph's rules but not its speed.
+# The check compares your graph with **eager** (operator-by-operator) execution. Without a GPU, it replaces these parts of `torch.cuda` with stand-ins, which record and repeat operators, but save no time.
 
 
 # %%
