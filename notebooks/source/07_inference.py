@@ -515,6 +515,9 @@ for ax, (n, ms) in zip(axes, results.items(), strict=True):
     ax.set_yticks(range(len(ms)), [f"{name}\n{np.median(ms[name]):.3g} ms" for name in ms])
     ax.set(title=f"Batch {n}, lowest without int8: {best[n]}", xscale="log")
     ax.set(xlabel=f"ms, log scale: median and range of {rounds} rounds")
+    ax.grid(axis="x", alpha=0.4)
+    ax.margins(y=0.1)
+    ax.xaxis.set_major_locator(plt.LogLocator(subs=(1, 2, 5)))
     ax.xaxis.set_major_formatter("{x:g}")
     ax.xaxis.set_minor_formatter("")
     ax.invert_yaxis()
@@ -745,7 +748,7 @@ ax.set(xlabel=f"load, % of the one-at-a-time capacity; {version}, {size} px, {re
 ax.yaxis.set_major_locator(plt.LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
 ax.yaxis.set_major_formatter("{x:g}")
 ax.yaxis.set_minor_formatter("")
-ax.legend(loc="upper left")
+fig.legend(loc="outside lower center", ncols=3)
 workshop.figure(fig, alt=f"p95 by load, with and without batching. At 80%: {ends}.")
 single, batched = (tails[name][1] for name in limits)
 print("p95 at 80% load, one at a time over batched:", workshop.ratio(single / batched))
@@ -767,7 +770,7 @@ else:
     codes = ", ".join(f"{ms / whole:.0%} in {code} code" for code, ms in inside.items())
     print(f"Convolutions take {kinds['convolution'] / whole:.0%} of its trace: {codes}")
 for n in results:
-    print(f"One of {n} images, {best[n]}: {np.median(results[n][best[n]]) / n:.3f} ms")
+    print(f"Batch {n}, {best[n]}: {np.median(results[n][best[n]]) / n:.3f} ms per image")
 print(f"One request, from the JPEG: {p50:.2f} ms (p50), of which the network takes", end=" ")
 print(f"{np.median(latency - decoding):.2f} ms; at 80% load, prepared in advance, p95 is", end=" ")
 print(", ".join(f"{values[1]:.2f} ms {name}" for name, values in p95s.items()))
@@ -788,7 +791,7 @@ session.note("p95_load", float(p95s["one at a time"][1]), "ms", "p95 at 80% load
 # ## Key takeaways
 #
 # - Score a checkpoint before you build on it, and expect equality to the last digit.
-# - A correct timing needs evaluation mode, `inference_mode`, warm-up, synchronisation, and a decision about decoding.
+# - A correct timing needs evaluation mode, `inference_mode`, warm-up and synchronisation.
 # - Count a prediction's operators and time one start: that bounds what a CUDA graph can save.
 # - Call a version faster only if it wins in every round, and ask a profiler why.
 # - A batch shares starts and weights, and may get faster kernels.
