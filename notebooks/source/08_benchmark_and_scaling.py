@@ -347,7 +347,7 @@ photos = None  # ends the readers
 # %% [markdown]
 # If the range is below 1, loading costs the difference; on a CPU, readers also take cores.
 #
-# The tool avoids all mistakes but 3: it discards epochs, waits, takes harmonic means and never times a restart; for a failed run, it writes `null` with the reason and exits with 1.
+# The tool avoids all mistakes but 3. For a failed run, it writes `null` with the reason and exits with 1.
 #
 # Published Total IPS of a DGX-1 (8 V100s) with NVIDIA's MXNet container 18.12 ([the commands](../docs/reference.md)):
 #
@@ -534,10 +534,11 @@ exchange = alpha + found["bytes"] / beta
 size, seconds = found["all_reduce"][-1]
 error = (alpha + size / beta) / seconds - 1
 fits = abs(error) <= 0.2
-print(f"at {size / 1e6:.0f} MB, as much as a bucket of DDP, the line is off by", end=" ")
-print(f"{error:.0%}{'' if fits else ': no verdict on α-β'}")
-print(f"α {1e6 * alpha:.0f} µs{'' if alpha > 0 else ' (noise)'},", end=" ")
-print(f"β {1e-9 * beta:.2f} GB/s:", end=" ")
+print(f"at {size / 1e6:.0f} MB, a bucket of DDP, the line is off by {error:.0%}", end="")
+print("" if fits else ": no verdict on α-β")
+print(
+    f"α {1e6 * alpha:.0f} µs{'' if alpha > 0 else ' (noise)'}, β {1e-9 * beta:.2f} GB/s:", end=" "
+)
 print(f"{found['bytes'] / 1e6:.0f} MB (12 classes) take {1000 * exchange:.0f} ms without overlap")
 
 # %%
@@ -556,8 +557,8 @@ for ax, (name, count) in zip(axes, (("weak", big), ("strong", big // workers)), 
         ratio = workers * count / seconds * alone / big  # speed-up in each turn
         middle, low, high = np.median(ratio), min(ratio), max(ratio)
         kind = "measured" if label in ("together", "barrier", "exchange") else "predicted"
-        ax.barh(row, middle, color=colours[kind])
-        ax.errorbar(middle, row, xerr=[[middle - low], [high - middle]], color="black", capsize=3)
+        spread = [[middle - low], [high - middle]]
+        ax.barh(row, middle, xerr=spread, color=colours[kind], capsize=3)
         speed[name, label] = float(middle)
         said.append(f"{name}, {label}: {middle:.2f} times ({low:.2f} to {high:.2f})")
     ax.set_yticks(range(len(steps)), list(steps))
@@ -566,7 +567,7 @@ for ax, (name, count) in zip(axes, (("weak", big), ("strong", big // workers)), 
     if not gpus:
         line = ax.axvline(all_cores, color="black", ls=":", label="one worker on all cores")
         key[2:] = [line]
-    ax.set(xlabel=f"speed-up over one worker\non its share of the cores, {len(one)} turns")
+    ax.set(xlabel=f"speed-up over one worker{' on its share' * (not gpus)}, {len(one)} turns")
     ax.invert_yaxis()
     print(f"{name} scaling: a step of one worker takes {1000 * np.median(one):,.0f} ms")
     added = {"contention": (together, one), "waiting": (barrier, together),
@@ -607,9 +608,8 @@ for column, (name, marker) in enumerate(zip(models, "ovsP^D", strict=True)):
     mean, worst = np.abs(errors[:, column]).mean(), np.abs(errors[:, column]).max()
     print(f"{name:13} {mean:4.1f}% off on average, {worst:4.1f}% at most")
 ax.axhline(0, color="black", lw=1)
-ax.set_xticks(
-    range(len(rows)), ["\n".join([*name.rsplit(" ", 1), f"{n} GPUs"]) for name, n, *_ in rows]
-)
+names = ["\n".join([*name.rsplit(" ", 1), f"{n} GPUs"]) for name, n, *_ in rows]
+ax.set_xticks(range(len(rows)), names)
 means = np.abs(errors).mean(axis=0)
 closest, error = models[means.argmin()], means.min()
 ax.set(title=f"Predicted over published speed: {closest} is closest, {error:.1f}% off on average")
@@ -688,9 +688,8 @@ for links, cause in itertools.product(networks, causes):
     hours = 90 * 1_281_167 / ips / more / 3600
     options.append([links, cause, more / eight, hours * more / eight, hours, 2 * eight / more])
 columns = ["network", "cause of the loss", "speed of 16 over 8", "hours on 8", "hours on 16"]
-workshop.table(
-    options, [*columns, "cost of a run, 16 over 8"], f"Predicted; yours: {sixteen or 'no number'}"
-)
+columns.append("cost of a run, 16 over 8")
+workshop.table(options, columns, f"Predicted; yours: {sixteen or 'no number'}")
 found = (session.results[f"ladder.h100.{rung}.ips"] for rung in ("4_amp", "5_tuned"))
 amp, tuned = (item.value for item in found)
 print(f"Without a new GPU: rung 5 is {tuned / amp:.2f} times as fast as rung 4 (recorded H100).")
