@@ -27,7 +27,7 @@ os.environ |= {
 }  # fmt: skip
 
 # %% [markdown]
-# In training, only **throughput** mattered: images per second. A user waits for one prediction, so **latency**, the time from request to response, matters too. This notebook checks that the predictions are right, then asks where the time of one prediction goes. A prediction starts many operators. You remove some, launch the rest at once, compare engines, let a batch share fixed costs, and end with many users who wait for each other.
+# In training, only **throughput** mattered: images per second. A user waits for one prediction, so **latency**, the time from request to response, matters too. Where does the time of one prediction go? It starts many operators. You remove some, launch the rest at once, compare engines, let a batch share fixed costs, and end with many users who wait for each other.
 #
 # ## A checkpoint and its score
 #
@@ -43,7 +43,7 @@ os.environ |= {
 # %% [markdown]
 # With the same weights, images, crops and kernels, and no randomness, the numbers are equal to the last digit. If they differ, one of these is not what you think ([TF32](../docs/troubleshooting.md#results-in-float32-differ-between-two-gpus-tf32), for example).
 #
-# A checkpoint is a description of the network and a file of arrays. The next cells load it and prepare images as in validation: resize the shorter side to 256/224 of the input size, take a centre crop, and normalise.
+# A checkpoint is a description of the network and a file of arrays. The next cell loads it and prepares images as in validation: resize the shorter side to 256/224 of the input size, take a centre crop, and normalise.
 
 # %%
 import copy
@@ -88,11 +88,8 @@ def prepare(file, size=64):
     return (torch.tensor(np.asarray(image)).permute(2, 0, 1) - MEAN) / STD
 
 
-# %%
 files = sorted(Path(session.data_root, "val").glob("*/*.jpg"))
-classes = sorted({file.parent.name for file in files})
 some = files[:: len(files) // session.by_hand]
-labels = torch.tensor([classes.index(file.parent.name) for file in some])
 images = torch.stack([prepare(file) for file in some]).to(device)
 
 
@@ -103,13 +100,7 @@ def predict(net, dtype=torch.float32):
 
 
 logits = predict(model)
-right = (logits.argmax(1) == labels).float().mean()
-error = 200 * (right * (1 - right) / len(some)).sqrt()  # two standard errors
-print(f"{100 * right:.1f}% (± {error:.0f}) of {len(some)} are right (of all: {scored:.1f}%)")
-
 # %% [markdown]
-# The validation images were drawn by the same generator, from the same seed, as the training images, so their accuracy says little about other images. (Exercise `ex07.temperature` shows what this network answers for an empty road.)
-#
 # ## A benchmark with six mistakes
 #
 # How fast is the network? The benchmark below makes six mistakes. **Find as many as you can** before you read on.
@@ -262,12 +253,12 @@ def chain(length):
     return nn.Sequential(*copies).to(device).eval()
 
 
-def race(forms, batch, turns):
+def race(forms, batch, turns, warm_up=0):
     """Let versions take turns on a batch; return the milliseconds of all turns by version."""
     ms = {name: [] for name in forms}
     for turn in range(turns + 2):  # the first two warm up
         for name, form in forms.items():
-            took = answer_times(form, batch, 1, 0, wait)
+            took = answer_times(form, batch, 1, warm_up, wait)
             if turn >= 2:
                 ms[name] += [*took]
     return {name: np.array(values) for name, values in ms.items()}
@@ -302,7 +293,7 @@ else:
         print("These two add up to more than the prediction: the weights come from a cache.")
 
 # %% [markdown]
-# The operators are 53 convolutions, 53 batch norms, 49 ReLUs, 16 additions, two poolings and a linear layer. Starting fewer of them helps on *your* device only if the first share above is large. On a CPU, most of the rest is convolutions (the lines below the trace). For one small image, PyTorch may run its own code, not that of oneDNN, a library for CPUs.
+# The operators are 53 convolutions, 53 batch norms, 49 ReLUs, 16 additions, two poolings and a linear layer. Starting fewer of them helps on *your* device only if the first share above is large. (On a CPU, most of the rest is convolutions. For one small image, PyTorch may run its own code, not that of oneDNN, a library for CPUs: see the lines below the trace.)
 #
 # ## Fewer operators: fold the batch norms
 #
@@ -361,7 +352,7 @@ if not gain.clear:
 # 3. Create `graph = torch.cuda.CUDAGraph()`, and call `output = net(static)` in `with torch.cuda.graph(graph):`. This only records; nothing runs.
 # 4. Return a function `replay(batch)` that copies `batch` into `static`, calls `graph.replay()` and returns `output`. The graph knows addresses only, so keep the weights alive: `def replay(batch, net=net)`.
 #
-# The check compares your graph with **eager** (operator-by-operator) execution. Without a GPU, it replaces `torch.cuda` with a stand-in that records operators and repeats them on the same tensors, with a graph's rules but not its speed.
+# The check compares your graph with **eager** (operator-by-operator) execution. Without a GPU, it replaces these parts of `torch.cuda` with stand-ins, which record and repeat operators, but save no time. Then **predict:** how much faster is an H100 with a graph at batch 1, 16 and 256?
 
 
 # %%
@@ -373,9 +364,6 @@ def capture(net, example):
 
 # %%
 capture = nb07_checks.check_capture(capture, device.type)
-
-# %% [markdown]
-# **Predict:** how much faster is an H100 with a graph at batch 1, 16 and 256?
 
 # %%
 recorded = {name: session.results[name].value for name in session.results if "h100.predict" in name}
@@ -390,15 +378,13 @@ for batch in (1, 16, 256):
     gain = recorded[f"h100.predict.graph.{batch}"] / recorded[f"h100.predict.eager.{batch}"]
     print(f"H100, batch {batch}, copies from and to the host included:", end=" ")
     print(f"the graph is {gain:.1f} times as fast as eager")
-gain = recorded["h100.predict.pinned.256"] / recorded["h100.predict.eager.256"]
-print(f"H100, batch 256: pinned memory alone makes eager {gain:.1f} times as fast")
 
 # %% [markdown]
-# In a large batch, kernels run long enough to hide the launches. Then other things count: `torch.compile` (last row; torchvision's network), which fuses what follows a convolution, and **pinned** memory, from which a GPU copies while Python continues. (Filling it is a second copy.)
+# In a large batch, kernels run long enough to hide the launches. Then faster kernels count, such as those of `torch.compile` (last row; torchvision's network), which fuses what follows a convolution, and **pinned** memory, from which a GPU copies while Python continues.
 #
 # ## Faster kernels: other engines, and eight bits
 #
-# The program that serves a network is often not the one that trained it. **ONNX** is a file format for this: it stores operations and weights. The next cell exports your folded network. (`rn50 export` includes the normalisation; otherwise, a caller who forgets it gets wrong answers, not an error.)
+# The program that serves a network is often not the one that trained it. **ONNX** is a file format for this: it stores operations and weights. The next cell exports your folded network.
 #
 # Recent processors multiply 8-bit integers several times as fast as floats (on x86 Linux, look for `vnni` in `lscpu`). **Quantisation** stores each value as an integer *q*: value ≈ scale · (*q* − zero point). The weights' range is known; the activations' is measured on some images (**calibration**). **Predict:** what share of the predictions changes? (CPU only.)
 
@@ -476,22 +462,18 @@ if device.type == "cpu" and find_spec("openvino"):
 if device.type == "cuda":  # the exported file takes only images of this size
     images = torch.stack([prepare(file, size) for file in some]).to(device)
     logits = predict(model)
-margins = -logits.topk(2).values.diff().squeeze(1)  # of the most likely class over the next
 for name, form in forms.items():
     found = predict(form, dtype)
     same = found.argmax(1) == logits.argmax(1)
     print(f"{name:18} logits change by up to {(found - logits).abs().max():.1e},", end=" ")
     print(f"{100 * same.float().mean():.1f}% of {len(images)} predictions stay the same")
-    if not same.all() and same.any():
-        print(f"  median margin: {margins[same].median():.2f}, of those that change", end=" ")
-        print(f"{margins[~same].median():.2f}")
 
 # %% [markdown]
-# The best test of an export is that an independent program gives the same answers. Eight bits change predictions with a small *margin* between the two largest logits. This briefly trained network has many; score your own network.
+# The best test of an export is that an independent program gives the same answers. How many predictions eight bits change depends on the network: score your own.
 #
 # ## Which version is fastest?
 #
-# All versions take turns. The library's `Predictor` also folds. Some answers of int8 differ, so it is timed, but cannot win. **Predict** the order at batch 1, and at the larger batch. ([`torch.compile` is slow?](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step))
+# All versions take turns, and a call before each timed one moves the cores from one engine's threads to the next one's. The library's `Predictor` also folds. Some answers of int8 differ, so it is timed, but cannot win. **Predict** the order at batch 1, and at the larger batch. ([`torch.compile` is slow?](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step))
 
 
 # %%
@@ -517,15 +499,35 @@ results, best = {}, {}
 for n in session.race:
     if session.compiled and n == max(session.race):  # each batch compiles for itself
         forms["torch.compile"] = torch.compile(copy.deepcopy(folded), dynamic=False)
-    results[n] = race(forms, many[:n], rounds)
+    results[n] = race(forms, many[:n], rounds, warm_up=1)
     print(f"Batch {n}:", end=" ")
     best[n] = verdict(results[n])
     gains = {name: results[n]["eager"] / values for name, values in results[n].items()}
     for name, gain in list(gains.items())[1:]:
         print(f"  {name}, speed over eager: {workshop.ratio(gain)}")
 
+fig, axes = plt.subplots(1, len(results), figsize=(10, 3.4), layout="constrained")
+for ax, (n, ms) in zip(axes, results.items(), strict=True):
+    for row, (name, values) in enumerate(ms.items()):
+        low, middle, high = np.quantile(values, [0, 0.5, 1])
+        look = "^C2" if "int8" in name else "DC1" if name == best[n] else "oC0"
+        ax.errorbar(middle, row, xerr=[[middle - low], [high - middle]], fmt=look, capsize=4)
+    ax.set_yticks(range(len(ms)), [f"{name}\n{np.median(ms[name]):.3g} ms" for name in ms])
+    ax.set(title=f"Batch {n}, lowest without int8: {best[n]}", xscale="log")
+    ax.set(xlabel=f"ms, log scale: median and range of {rounds} rounds")
+    ax.grid(axis="x", alpha=0.4)
+    ax.margins(y=0.1)
+    ax.xaxis.set_major_locator(plt.LogLocator(subs=(1, 2, 5)))
+    ax.xaxis.set_major_formatter("{x:g}")
+    ax.xaxis.set_minor_formatter("")
+    ax.invert_yaxis()
+name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
+fig.suptitle(f"{name}, {session.dtype}, {size} px, threads: {torch.get_num_threads()}")
+finding = "; ".join(f"batch {n}: {best[n]} has the lowest median" for n in results)
+workshop.figure(fig, alt=f"Time per batch by version and batch size. {finding}.")
+
 # %% [markdown]
-# *Where* is a version faster than `folded`: does it start fewer operators, or are its convolutions faster? The next cell traces PyTorch's versions; the engines profile themselves, all in turns. The time of a convolution includes what is fused into it. **Predict** both.
+# *Where* is a version faster than `folded`: does it start fewer operators, or are its convolutions faster? The next cell traces PyTorch's versions; the engines profile themselves, all in turns. The time of a convolution includes what is fused into it. (On a GPU, launches overlap with kernels: eager should take as long as the slower of the two, a graph as long as its kernels.) **Predict** both.
 
 
 # %%
@@ -585,55 +587,12 @@ for n in session.race:
 columns = ["", "kernels" if kernels else "operators", "convolution, ms", "the rest, ms"]
 columns.append("speed of convolutions over folded")
 workshop.table(rows, columns, f"Medians (turns: {session.turns}); the profilers add some")
-
-# %% [markdown]
-# Do the measurements explain the next figure? Folding should save at least the removed starts. On a GPU, launches overlap with kernels: eager takes as long as the slower of the two, a graph as long as its kernels.
-
-# %%
-fig, axes = plt.subplots(1, len(results), figsize=(10, 3.8), layout="constrained")
-for ax, (n, ms) in zip(axes, results.items(), strict=True):
-    middle = np.array([np.median(values) for values in ms.values()])
-    low, high = (np.array([end(values) for values in ms.values()]) for end in (np.min, np.max))
-    names = [f"{name}\n{m:.3g} ms" for name, m in zip(ms, middle, strict=True)]
-    colours = ["#bbbbbb" if "int8" in x else "C1" if x == best[n] else "C0" for x in ms]
-    ax.barh(names, middle, xerr=(middle - low, high - middle), capsize=4, color=colours)
-    ax.invert_yaxis()
-    ax.set(title=f"Batch {n}, lowest without int8: {best[n]} (orange)")
-    ax.set(
-        xlabel=f"ms: median, range of {rounds} rounds (may be cut off)",
-        xlim=(0, min(1.1 * max(high), 2 * max(middle))),
-    )
-name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
-fig.suptitle(f"{name}, {session.dtype}, {size} px, threads: {torch.get_num_threads()}")
-finding = "; ".join(f"batch {n}: {best[n]} has the lowest median" for n in results)
-workshop.figure(fig, alt=f"Time per batch by version and batch size. {finding}.")
-
 small, large = min(results), max(results)
-least = results[small]["folded"] + (operators - fewer) * start
-explained = {"Eager, from folded and starts": (results[small]["eager"], least)}
-if device.type == "cuda":
-    explained["Eager, one image"] = results[small]["eager"], max(operators * start, busy)
-    explained["CUDA graph, one image"] = results[small]["CUDA graph"], left_busy
-for what, (ms, predicted) in explained.items():
-    print(f"{what}: {np.median(ms):.2f} ms, predicted {np.median(predicted):.2f};", end=" ")
-    print(f"measured over predicted: {workshop.ratio(ms / predicted)}")
-flops = 2 * checkpoint.read_network("model").macs(size)  # of one image
-square = torch.randn(session.side, session.side, device=device).to(dtype)
-peak = 2 * len(square) ** 3 / min(answer_times(lambda a: a @ a, square, 5, 3, wait))  # per ms
-print(f"A matrix product reaches {peak / 1e6:,.0f} GFLOP/s.", end=" ")
-print("How close does each version come to it? (Other engines can exceed it.)")
-for n, ms in results.items():
-    rates = (f"{name} {n * flops / np.median(times) / 1e6:,.0f}" for name, times in ms.items())
-    print(f"batch {n}, GFLOP/s:", ", ".join(rates))
-if device.type == "cuda":
-    host = many.cpu()
-    pinned = host.pin_memory()
-    copies = race({
-        "ordinary memory": lambda x: folded(host.to(device)),
-        "pinned memory, filled before": lambda x: folded(pinned.to(device, non_blocking=True)),
-    }, many, rounds)  # fmt: skip
-    print(f"Batch {len(many)}, with the copy to the GPU:", end=" ")
-    verdict(copies)
+if kernels:
+    alike = {"eager": max(operators * start, busy), "CUDA graph": left_busy}
+    for name, predicted in alike.items():
+        print(f"{name}, one image: predicted {predicted:.2f} ms; measured over predicted:", end=" ")
+        print(workshop.ratio(results[small][name] / predicted))
 
 # %% [markdown]
 # ## Shared costs: one image, or many
@@ -673,16 +632,15 @@ looks = ("C0o-", "C1s--"), ("C2^-", "C3v--")
 rise = {}
 for ax, title, curves, styles in zip(axes, titles, (here, v100), looks, strict=True):
     for (name, values), style in zip(curves.items(), styles, strict=True):
-        middle = {n: np.median(values[n]) for n in sorted(values)}
-        ax.plot(middle.keys(), middle.values(), style, label=name)
-        ends = [(np.min(values[n]), np.max(values[n])) for n in middle]
-        ax.vlines(list(middle), *zip(*ends, strict=True), style[:2], lw=4, alpha=0.4)
-        rise[name] = middle[max(middle)] / middle[min(middle)]
+        sizes = sorted(values)
+        low, middle, high = np.array([np.quantile(values[n], [0, 0.5, 1]) for n in sizes]).T
+        ax.errorbar(sizes, middle, (middle - low, high - middle), fmt=style, capsize=4, label=name)
+        rise[name] = middle[-1] / middle[0]
     risen = ", ".join(f"{name} × {rise[name]:.1f}" for name in curves)
     ax.set_title(f"{title};\nlargest over smallest batch: {risen}", fontsize="medium")
     ax.set(xlabel="batch", ylabel="images/s", xscale="log")
     ax.set_ylim(0, None)
-    ticks = [n for n in (1, 2, 4, 16, 64, 208) if n in set().union(*curves.values())]
+    ticks = [n for n in (1, 2, 4, 16, 64, 208) if n <= max(map(max, curves.values()))]
     ax.set_xticks(ticks, ticks)
     ax.minorticks_off()
     ax.legend()
@@ -691,13 +649,13 @@ finding = ", ".join(f"{name} {value:.1f}" for name, value in rise.items())
 workshop.figure(fig, alt=f"Images/s by batch size. Largest over smallest batch: {finding}.")
 
 # %% [markdown]
-# A batch clearly above the prediction runs faster kernels (last lines above the figure); one clearly below does not share all these costs. On a CPU, PyTorch chooses the code of a convolution by the size of its input. On a GPU, one image cannot keep all cores busy.
+# A batch clearly above the prediction runs faster kernels (last lines above the figure): on a CPU, PyTorch chooses the code of a convolution by the size of its input; on a GPU, one image cannot keep all cores busy. A batch clearly below does not share all these costs.
 #
-# NVIDIA's figures are **Total IPS**: the batch size divided by the mean seconds per iteration, with real ImageNet records, in the MXNet container 18.12 ([docs/recipes.md](../docs/recipes.md)). Compare Total IPS only with Total IPS (`rn50 benchmark --only-inference`).
+# NVIDIA's figures include loading real images ([docs/recipes.md](../docs/recipes.md)); `rn50 benchmark --only-inference` measures yours so.
 #
 # ## One request
 #
-# A real request is a JPEG file, which must be decoded, resized and cropped. Time the preparation and the network separately, without a queue. (The version with the lowest median at batch 1 answers.) The **p95** is the time within which 95% of requests are answered; p50 is the median. (A p99 needs thousands of requests: of 100, it is the second slowest.) **Predict:** what fraction of the time does the preparation take, and what is p95 / p50?
+# A real request is a JPEG file, which must be decoded, resized and cropped. Time the preparation and the network separately, without a queue. (The version with the lowest median at batch 1 answers.) The **p95** is the time within which 95% of requests are answered; p50 is the median. Services promise a p95 or p99, because neither the mean nor the median shows the slowest requests. **Predict:** what fraction of the time does the preparation take, and what is p95 / p50?
 
 # %%
 quick = forms[best[small]]
@@ -722,8 +680,6 @@ print(f"mean {latency.mean():.2f} ms; preparation {share:.0f}% of a typical requ
 print(f"p95 is {p95 / p50:.1f} times p50 ({requests} requests, resampled: {low:.1f} to {high:.1f})")
 
 # %% [markdown]
-# Services promise a p95 or p99 because neither the mean nor the median shows the slowest requests. A page that needs ten answers waits for the slowest: if 1% of answers, independently, are slow, 1 − 0.99¹⁰ ≈ 10% of such pages are.
-#
 # ## Many users: latency under load
 #
 # A loop that sends the next request after the last answer never sees a queue. Real requests arrive at their own rate, whatever the queue (an **open loop**), and latency counts from the arrival. `serve` answers prepared images one at a time or, with `most` above 1, up to `most` in one batch: **dynamic batching**. **Predict** p95 at 50, 80 and 110% of the one-at-a-time capacity, for both. One random sequence of arrivals proves little, so each point has several.
@@ -772,65 +728,52 @@ served = {(name, load): [] for name in limits for load in loads}
 for sequence in range(session.sequences):
     for (name, load), runs in served.items():
         runs.append(serve(answer, load * capacity, limits[name], sequence))
-p95s = {name: [] for name in limits}
+p95s, tails, percent = {}, {}, 100 * np.array(loads)
 fig, ax = plt.subplots(figsize=(9, 3.4), layout="constrained")
-for (name, load), runs in served.items():
-    tails = np.percentile(runs, 95, axis=1, method="inverted_cdf")  # of each sequence
-    low, middle, high = np.quantile(tails, [0, 0.5, 1])
-    p95s[name].append(middle)
-    print(f"{name}, load {100 * load:.0f}%: p50 {np.median(runs):.1f} ms,", end=" ")
-    print(f"p95 {middle:.1f} ms ({low:.1f} to {high:.1f}, {len(runs)} sequences)")
-    at, colour = (
-        100 * load + (-0.4 if limits[name] == 1 else 0.4),
-        "C0" if limits[name] == 1 else "C1",
-    )
-    ax.vlines(at, low, high, colour, lw=4, alpha=0.4)
-for (name, values), style, shift in zip(p95s.items(), ("C0o-", "C1s--"), (-0.4, 0.4), strict=True):
-    ax.plot([100 * load + shift for load in loads], values, style, label=name)
+for name, look, shift in zip(limits, ("C0o-", "C1s--"), (-0.4, 0.4), strict=True):
+    runs = np.array([served[name, load] for load in loads])  # loads × sequences × requests
+    tails[name] = np.percentile(runs, 95, axis=2, method="inverted_cdf")
+    low, middle, high = np.quantile(tails[name], [0, 0.5, 1], axis=1)
+    for i, load in enumerate(percent):
+        print(f"{name}, load {load:.0f}%: p50 {np.median(runs[i]):.1f} ms,", end=" ")
+        print(f"p95 {middle[i]:.1f} ms ({low[i]:.1f} to {high[i]:.1f}, {runs.shape[1]} sequences)")
+    spread = middle - low, high - middle
+    ax.errorbar(percent + shift, middle, spread, fmt=look, capsize=4, label=name)
+    p95s[name] = middle
 ends = ", ".join(f"{values[1]:.3g} ms {name}" for name, values in p95s.items())
 ax.axvspan(100, 113, color="#eeeeee", zorder=0, label="one at a time: grows with the requests")
-ax.set(
-    title=f"p95 at 80% load: {ends}",
-    yscale="log",
-    xlim=(47, 113),
-    ylabel="p95, ms: median and range",
-)
+ax.set(title=f"p95 at 80% load: {ends}", ylabel="p95, ms: median and range")
+ax.set(yscale="log", xlim=(47, 113))
 ax.set(xlabel=f"load, % of the one-at-a-time capacity; {version}, {size} px, {requests} requests")
 ax.yaxis.set_major_locator(plt.LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
 ax.yaxis.set_major_formatter("{x:g}")
 ax.yaxis.set_minor_formatter("")
-ax.legend(loc="upper left")
+fig.legend(loc="outside lower center", ncols=3)
 workshop.figure(fig, alt=f"p95 by load, with and without batching. At 80%: {ends}.")
-tails = [np.percentile(served[name, 0.8], 95, axis=1, method="inverted_cdf") for name in limits]
-print("p95 at 80% load, one at a time over batched:", workshop.ratio(np.divide(*tails)))
+single, batched = (tails[name][1] for name in limits)
+print("p95 at 80% load, one at a time over batched:", workshop.ratio(single / batched))
 print(f"Requests per second in batches of {most} over one at a time:", end=" ")
 print(workshop.ratio(most * times[1] / times[most]))
 
 # %% [markdown]
-# Above 100%, the queue of a server that answers one at a time grows until the requests end: that p95 shows how long you measured, not how fast the server is. Batching changes the limit by the factor in the last line. The price: each request waits for its whole batch.
+# Above 100%, the queue of a server that answers one at a time grows until the requests end: that p95 shows how long you measured. Batching changes the limit by the factor in the last line. The price: each request waits for its whole batch.
 #
 # ## Where is the time going now?
 
-# %%
-fastest = {n: np.median(results[n][best[n]]) for n in (small, large)}
+# %% tags=["results"]
 print(f"One image, eager: {np.median(alone):.2f} ms; starting", end=" ")
 print(f"{operators} operators takes {operators * start:.2f} ms, reading weights {reading:.2f} ms")
 if kernels:  # launches overlap with them
     print(f"Its {kernels} kernels run for {busy:.2f} ms")
 else:
     whole = sum(kinds.values())
-    print(f"Convolutions take {kinds['convolution'] / whole:.0%} of its trace, which the", end=" ")
-    print("profiler slows down:", end=" ")
-    print(", ".join(f"{ms / whole:.0%} in {code} code" for code, ms in inside.items()))
-print(f"One image, {best[small]}: {fastest[small]:.2f} ms")
-print(f"One of {large} images, {best[large]}: {fastest[large] / large:.3f} ms")
-print(f"One request, from the JPEG: {p50:.2f} ms (p50); its network alone", end=" ")
-print(f"{np.median(latency - decoding):.2f} ms")
-print(f"One request of many, prepared in advance: {1 / capacity:.2f} ms (p50) without a queue,")
-for name, values in p95s.items():
-    print(f"  at 80% load, {name}: p95 {values[1]:.2f} ms")
-
-# %% tags=["results"]
+    codes = ", ".join(f"{ms / whole:.0%} in {code} code" for code, ms in inside.items())
+    print(f"Convolutions take {kinds['convolution'] / whole:.0%} of its trace: {codes}")
+for n in results:
+    print(f"Batch {n}, {best[n]}: {np.median(results[n][best[n]]) / n:.3f} ms per image")
+print(f"One request, from the JPEG: {p50:.2f} ms (p50), of which the network takes", end=" ")
+print(f"{np.median(latency - decoding):.2f} ms; at 80% load, prepared in advance, p95 is", end=" ")
+print(", ".join(f"{values[1]:.2f} ms {name}" for name, values in p95s.items()))
 ms = results[large]
 gain = float(np.median(ms["eager"] / ms["Predictor"]))
 session.note("score_equal", "yes" if trained == scored else "no", "", "score equals training")
@@ -843,16 +786,16 @@ session.note("p95", float(p95), "ms", f"p95 of {requests} single requests")
 session.note("p95_load", float(p95s["one at a time"][1]), "ms", "p95 at 80% load, one at a time")
 
 # %% [markdown]
-# A single request waits for its preparation, its arithmetic and the fixed costs that a batch shares. Near capacity, requests mostly wait for each other. So latency cannot be derived from throughput: publish both, with batch, image size, precision, threads and load.
+# A single request waits for its preparation, its arithmetic and the fixed costs that a batch shares; near capacity, for other requests. So latency cannot be derived from throughput: publish both, with batch, image size, precision, threads and load.
 #
 # ## Key takeaways
 #
 # - Score a checkpoint before you build on it, and expect equality to the last digit.
-# - A correct timing needs evaluation mode, `inference_mode`, warm-up, synchronisation, and a decision about decoding.
+# - A correct timing needs evaluation mode, `inference_mode`, warm-up and synchronisation.
 # - Count a prediction's operators and time one start: that bounds what a CUDA graph can save.
 # - Call a version faster only if it wins in every round, and ask a profiler why.
-# - Report p95 or p99 at a stated load, with the number of requests. Measure it with an open loop and several sequences of arrivals.
-# - A batch shares starts and weights, and may get faster kernels: trace both.
+# - A batch shares starts and weights, and may get faster kernels.
+# - Report p95 or p99 at a stated load, measured with an open loop and several sequences of arrivals.
 #
 # **Try it:** set `most` to 2 and to 8. Which one has the lowest p95 at each load?
 #

@@ -51,15 +51,18 @@ os.environ |= {
 # %% [markdown]
 # ## Would you buy eight more GPUs?
 #
-# Suppose that eight GPUs train too slowly. **Predict:** how many times as fast are sixteen, and what happens to the cost of a run? Before you decide, you measure one device, predict several workers, and explain what they lose.
+# Suppose that eight GPUs train too slowly. **Predict:** how many times as fast are sixteen? Before you decide, you measure one device, predict several workers, explain what they lose, and price a run.
 #
 # ## Measure one device
 #
 # A typical first benchmark has a model, a batch, a training step and a clock:
 
 # %%
+from workshop.lessons import nb06
+
 sixteen = None  # your number: the speed of 16 GPUs over that of 8
 
+nb06.keep_memory()  # as `rn50` does: page faults of new arrays make a CPU's steps longer
 torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True  # notebook 06
 model = ResNet(resnet.resnet(session.layers, 12)).to(device, memory_format=torch.channels_last)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
@@ -90,7 +93,7 @@ print("img/s of each step:", *(f"{big / seconds:.1f}" for seconds in first))
 print(f"My ResNet-50 trains at {big / min(first):.1f} images per second!")
 
 # %% [markdown]
-# Is the last line true? **Find three mistakes.** (Sections 1 and 3, below, name them.)
+# Is the last line true? **Find three mistakes.** (Sections 1 and 2, below, name them.)
 #
 # **Your turn: write a better clock**, in about eight lines. `step()` may return before its work is done; `wait()` returns when all work is done.
 
@@ -113,11 +116,11 @@ measure = nb08_checks.check_clock(measure, "clock.py")
 #
 # ## Seven mistakes
 #
-# Each experiment takes *n* ratios of a wrong to a right result, in turns if possible. The **rule of this course**, `workshop.ratio`: a difference is clear if *n* ≥ 5 and all ratios are on one side of 1. Two equally fast things pass by chance in 2 × ½ⁿ of all comparisons, 1 in 16 for *n* = 5, so repeat a comparison before you act on it. **Predict** for each mistake: too fast or too slow, and by how much?
+# Each experiment takes *n* ratios of a wrong to a right result, in turns if possible. The **rule of this course**, `workshop.ratio`: a difference is clear if *n* ≥ 5 and all ratios are on one side of 1. Two equally fast things pass by chance in 1 of 16 comparisons with *n* = 5, so repeat one before you act on it. **Predict** for each mistake: too fast or too slow, and by how much?
 #
 # ### 1. No warm-up, and a clock that does not wait
 #
-# The first steps allocate memory and choose kernels. On a GPU, `step` returns as soon as its work is queued. (On a CPU, a thread with a queue imitates a GPU.) But waiting after *every* step delays the next launch: on a GPU, a third line shows by how much. (One start: *n* = 1.)
+# The first steps allocate memory and choose kernels. On a GPU, `step` returns as soon as its work is queued. (On a CPU, a thread with a queue imitates a GPU. There is one start: *n* = 1.)
 
 # %%
 from concurrent.futures import ThreadPoolExecutor
@@ -139,26 +142,20 @@ def show(mistake, wrong, right, unit="img/s"):
 
 right = big / np.array(measure(step, session.steps, 2, wait))
 show("no warm-up", [4 * big / sum(first)], [np.median(right)])
-thread, seconds = ThreadPoolExecutor(1), []
+thread, queued = ThreadPoolExecutor(1), []
 launch, finish = step, wait
 if not gpus:
     launch, finish = lambda: thread.submit(step), lambda: thread.submit(int).result()
 for _ in range(session.turns):
-    (queued,) = measure(launch, 1, 0, wait=int)  # int() waits for nothing
+    queued += measure(launch, 1, 0, wait=int)  # int() waits for nothing
     finish()
-    each = np.mean(measure(step, 2, 0, wait))
-    (pair,) = measure(lambda: [step(), step()], 1, 0, wait)
-    seconds.append([queued, each, pair / 2])
 thread.shutdown()
-queued, each, pairs = big / np.transpose(seconds)
-show(f"no waiting{', imitated' * (not gpus)}", queued, each if gpus else np.median(right))
-if gpus:
-    show("waiting after every step", each, pairs)
+show(f"no waiting{', imitated' * (not gpus)}", big / np.array(queued), np.median(right))
 
 # %% [markdown]
-# ### 2. The wrong mean
+# ### 2. The wrong mean, and the best of n
 #
-# If half of your batches run at 100 images/s and half at 50, the average speed is not 75: 200 images take 1 + 2 s, or 66.7 images/s. Divide total images by total seconds; for equal batches, that is the **harmonic mean** of the rates. Here, every other step only predicts.
+# If half of your batches run at 100 images/s and half at 50, the average speed is not 75: 200 images take 1 + 2 s, or 66.7 images/s. Divide total images by total seconds; for equal batches, that is the **harmonic mean** of the rates. Here, every other step only predicts. The best of *n* is also above the mean.
 
 # %%
 import itertools
@@ -176,18 +173,77 @@ def validation_step():
 mixed = itertools.cycle([validation_step, step])
 pairs = np.array(measure(lambda: next(mixed)(), 2 * session.steps, 2, wait)).reshape(-1, 2)
 show("mean of rates", np.mean(big / pairs, axis=1), 2 * big / pairs.sum(axis=1))
-total = pairs.size * big / pairs.sum()
-print(f"all steps: {digits(total)} as images over seconds,", end=" ")
-print(f"{digits(1 / np.mean(pairs / big))} as the harmonic mean of the rates")
+best = np.random.default_rng(0).choice(right, size=(1000, 5)).max(axis=1).mean()
+print(f"your warm steps: the best of 5 is {100 * (best / right.mean() - 1):.1f}% above the mean")
 
 # %% [markdown]
-# ### 3. The best of n, and short epochs
+# ### 3. Batch 208 versus batch 96
 #
-# The best of n is above the mean. Short epochs add a second error: while you validate or save, the `DataLoader` fills its queue, and a short epoch takes its batches from there.
+# NVIDIA's table (below) reports FP16 as 3.6 times as fast as FP32 on a V100, but with 208 images per step instead of 96. What does FP16 alone gain? Let two things that you compare **take turns**, so that a slowdown affects both.
+
+# %%
+batch, fewer = (4, 2) if emulated else (big, max(2, big // 4))
+pixels = max(32, session.size // 2) if emulated else session.size
+kinds = (half, batch), (torch.float32, batch), (torch.float32, fewer)
+variants = {kind: training_step(kind[1], pixels, kind[0]) for kind in kinds}
+rate = {variant: [] for variant in variants}
+for _ in range(session.turns):
+    for variant, one in variants.items():
+        rate[variant].append(variant[1] / np.mean(measure(one, 1, 1, wait)))
+rate = {variant: np.array(rates) for variant, rates in rate.items()}
+equal = rate[half, batch] / rate[torch.float32, batch]
+print(f"{str(half)[6:]} over float32 (TF32 on GPUs), batches {batch} and {fewer}:")
+show("unequal batches", rate[half, batch] / rate[torch.float32, fewer], equal, "times")
+
+# %% [markdown]
+# ### 4. A failed run counted as a result
+#
+# A **sweep** makes a run for each batch size. This one divides the data set's images by the seconds of an epoch. **Predict** its fastest batch.
+
+# %%
+from torch.utils.data import DataLoader, TensorDataset
+
+data = TensorDataset(torch.randn(big, 3, session.size, session.size), torch.randint(12, (big,)))
+sweep, trained = {big // 2: [], big: [], 100_000: []}, {}
+for _ in range(session.turns):
+    for batch, rates in sweep.items():
+        begin, trained[batch] = time.perf_counter(), 0
+        for images, labels in DataLoader(data, batch, drop_last=True):
+            train(images.to(device, memory_format=torch.channels_last), labels.to(device))
+            trained[batch] += len(labels)
+        wait()
+        rates.append(len(data) / (time.perf_counter() - begin))
+fastest = max(sweep, key=lambda batch: np.median(sweep[batch]))
+print(f"fastest batch: {fastest:,}, on {trained[fastest]} images")
+show("failed run", sweep[fastest], sweep[big])
+torch.cuda.empty_cache()  # the processes below need the memory
+
+# %% [markdown]
+# No batch was full, so nothing was trained. Count what was done; if that is nothing, report no rate.
+#
+# ### 5. A stale report
+#
+# NVIDIA's benchmark starts one run per batch, ignores the exit status, and reads the report file. Suppose the run fails and yesterday's report is still there:
+
+# %% language="bash" magic_args="-e"
+# echo '{"metrics": {"train.total_ips": [1442.6]}}' > report.json  # yesterday's
+# rn50 run --load-epoch 7 --model-prefix no-such-model --report report.json 2>&1 || status=$?
+# python -c 'import json; print("read:", json.load(open("report.json"))["metrics"])'
+# echo "but the run ended with exit status $status"
+
+# %% [markdown]
+# Accept a number only if *this* run wrote it and exited with 0.
+#
+# ### 6 and 7. A loader that fills its queue, or restarts
+#
+# While you validate or save, the `DataLoader` fills its queue, and a short epoch takes its batches from there.
+#
+# In [NVIDIA's commands](../docs/reference.md), `--num-examples 25600` sets the length of DALI's iterator: with eight GPUs, about six restarts in 100 timed iterations. **That follows from the release's source code; its cost was never published.** The next cell runs epochs of 10 batches. A restart starts new processes, with an empty queue; with `persistent_workers`, the processes stay.
+
 
 # %%
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import Dataset
 
 torch.multiprocessing.set_start_method("fork", force=True)  # as in notebook 02
 
@@ -214,80 +270,10 @@ for _ in range(session.batches // 10):
     time.sleep(0.5)  # validation, a checkpoint
     short.append(3 * 8 / sum(measure(take, 3, 0, int)))
     long.append(10 * 8 / sum(measure(take, 10, 4, int)))
-best = np.random.default_rng(0).choice(right, size=(1000, 5)).max(axis=1).mean()
-print(f"your warm steps: the best of 5 is {100 * (best / right.mean() - 1):.1f}% above the mean")
 show("short epochs", short, long)
 del batches
 
-# %% [markdown]
-# ### 4. Batch 208 versus batch 96
-#
-# NVIDIA's table (below) reports FP16 as 3.6 times as fast as FP32 on a V100, but with 208 images per step instead of 96. That answers "what do I gain in practice?", not "what does FP16 gain?". `torchrun` hides a second change: with several processes, each gets one thread by default. (On a GPU, that slows the input, not this step.)
-#
-# Let two things that you compare **take turns**, so that a slowdown affects both.
 
-# %%
-batch, fewer = (4, 2) if emulated else (big, max(2, big // 4))
-pixels = max(32, session.size // 2) if emulated else session.size
-kinds = (half, batch), (torch.float32, batch), (torch.float32, fewer)
-variants = {kind: training_step(kind[1], pixels, kind[0]) for kind in kinds}
-every = torch.get_num_threads()
-rate = {variant: [] for variant in variants} | {threads: [] for threads in (1, every)}
-for _ in range(session.turns):
-    for variant, one in variants.items():
-        rate[variant].append(variant[1] / np.mean(measure(one, 1, 1, wait)))
-    for threads in (1, every):
-        torch.set_num_threads(threads)
-        rate[threads].append(big / np.mean(measure(step, 1, 1, wait)))
-rate = {variant: np.array(rates) for variant, rates in rate.items()}
-equal = rate[half, batch] / rate[torch.float32, batch]
-print(f"{str(half)[6:]} over float32 (TF32 on GPUs), batches {batch} and {fewer}; then threads:")
-show("unequal batches", rate[half, batch] / rate[torch.float32, fewer], equal, "times")
-show("1 thread", rate[1], rate[every])
-
-# %% [markdown]
-# ### 5. A failed run counted as a result
-#
-# A **sweep** makes a run for each batch size. This one divides the data set's images by the seconds of an epoch. **Predict** its fastest batch.
-
-# %%
-data = TensorDataset(torch.randn(big, 3, session.size, session.size), torch.randint(12, (big,)))
-sweep, trained = {big // 2: [], big: [], 100_000: []}, {}
-for _ in range(session.turns):
-    for batch, rates in sweep.items():
-        begin, trained[batch] = time.perf_counter(), 0
-        for images, labels in DataLoader(data, batch, drop_last=True):
-            train(images.to(device, memory_format=torch.channels_last), labels.to(device))
-            trained[batch] += len(labels)
-        wait()
-        rates.append(len(data) / (time.perf_counter() - begin))
-fastest = max(sweep, key=lambda batch: np.median(sweep[batch]))
-print(f"fastest batch: {fastest:,}, on {trained[fastest]} images")
-show("failed run", sweep[fastest], sweep[big])
-torch.cuda.empty_cache()  # the processes below need the memory
-
-# %% [markdown]
-# No batch was full, so nothing was trained. Count what was done; if that is nothing, report no rate.
-#
-# ### 6. A stale report
-#
-# NVIDIA's benchmark starts one run per batch, ignores the exit status, and reads the report file. Suppose the run fails and yesterday's report is still there:
-
-# %% language="bash" magic_args="-e"
-# echo '{"metrics": {"train.total_ips": [1442.6]}}' > report.json  # yesterday's
-# rn50 run --load-epoch 7 --model-prefix no-such-model --report report.json 2>&1 || status=$?
-# python -c 'import json; print("read:", json.load(open("report.json"))["metrics"])'
-# echo "but the run ended with exit status $status"
-
-# %% [markdown]
-# Accept a number only if *this* run wrote it and exited with 0.
-#
-# ### 7. A loader that restarts inside the timed iterations
-#
-# In NVIDIA's commands (below), `--num-examples 25600` sets the length of DALI's iterator. With eight GPUs, that is 25,600 / (8 × 208) = 15.4 iterations: about six restarts in 100 timed iterations. **That follows from the release's source code; its cost was never published.** The next cell runs epochs of 10 batches, without and with `persistent_workers`.
-
-
-# %%
 def loader_rate(files, persistent=False):
     loader = DataLoader(Photos(files), 8, num_workers=2, persistent_workers=persistent)
     batches = itertools.chain.from_iterable(itertools.repeat(loader))  # epoch after epoch
@@ -299,30 +285,21 @@ turns = [[loader_rate(*loader) for loader in loaders] for _ in range(session.tur
 restarts, persistent, without = np.array(turns).T
 show("restarts", restarts, without)
 show("restarts, persistent workers", persistent, without)
-print(
-    "A restart starts new processes, with an empty queue. Persistent workers are not started again."
-)
 
 # %%
 fig, ax = plt.subplots(figsize=(9, 3.2), layout="constrained")
-colours = {"wrong result too low": "C0", "wrong result too high": "C1"}
-colours["no clear difference"] = "#bbbbbb"
 for row, (factor, clear) in enumerate(effects.values()):
-    side = "high" if factor > 1 else "low"
-    colour = colours[f"wrong result too {side}" if clear else "no clear difference"]
-    ax.barh(row, factor - 1, left=1, color=colour)
+    ax.barh(row, factor - 1, left=1, color="C0" if clear else "#bbbbbb")
     ax.text(factor, row, f" {digits(factor)} ", va="center", ha="left" if factor > 1 else "right")
 factors = [factor for factor, _ in effects.values()]
 ax.set_yticks(range(len(effects)), list(effects))
 ax.set(xscale="log", xlim=(min(1, *factors) / 3, 5 * max(1, *factors)))
-clear = [name for name, (_, sure) in effects.items() if sure]
+clear = [name for name, (_, sure) in effects.items() if sure and "imitated" not in name]
 worst = max(clear, key=lambda name: abs(np.log(effects[name][0])), default="")
 largest = f"{worst}, × {digits(effects[worst][0])}" if clear else "none is clear"
-ax.set(title=f"The largest mistake on this machine: {largest}")
-ax.set(xlabel="wrong result / right result: median of n")
+ax.set(title=f"The largest mistake{', imitations aside' * (not gpus)}: {largest}")
+ax.set(xlabel="wrong result / right result: median of n (grey: no clear difference)")
 ax.xaxis.set_major_formatter("{x:,g}")
-bars = [plt.Rectangle((0, 0), 1, 1, color=colour) for colour in colours.values()]
-fig.legend(bars, list(colours), loc="outside lower center", ncols=3)
 ax.axvline(1, color="black", lw=1)
 ax.invert_yaxis()
 said = ", ".join(f"{name} {factor:.3g}" for name, (factor, _) in effects.items())
@@ -331,10 +308,10 @@ workshop.figure(fig, alt=f"Wrong over right result of each mistake: {said}.")
 # %% [markdown]
 # ## A benchmark tool
 #
-# `rn50 benchmark` has the flags of NVIDIA's `benchmark.py`: lists of workers (`-n`) and batches (`-b`), `-i` iterations per epoch, `-e` epochs, `-w` warm-up epochs to discard. It reports **Total IPS** on *real* images: the global batch divided by the mean iteration time, input and computation together, without the first iteration of each epoch. The largest batch deliberately exceeds the data set. Then your clock compares JPEGs with **synthetic** images, which cost nothing to load. **Predict:** how much slower are real ones?
+# `rn50 benchmark` has the flags of NVIDIA's `benchmark.py`: workers (`-n`), batches (`-b`), iterations per epoch (`-i`), epochs (`-e`), and warm-up epochs to discard (`-w`). It reports **Total IPS** on *real* images: the global batch divided by the mean iteration time, input and computation together, without the first iteration of each epoch. The largest batch deliberately exceeds the data set. Then your clock compares JPEGs with **synthetic** images, which cost nothing to load. **Predict:** how much slower are real ones?
 
 # %% language="bash" magic_args="-e"
-# rm -f real.json  # mistake 6
+# rm -f real.json  # mistake 5
 # rn50 benchmark $TOOL -w 1 --no-val --num-layers $LAYERS --image-shape $SIZE --dtype $DTYPE \
 #   -n $SWEEP -b $BATCHES --data-root "$DATA" -o real.json > real.txt 2>&1 || status=$?
 # grep -A 99 'total_ips, images' real.txt || cat real.txt  # the tables; the file has the log, too
@@ -344,7 +321,6 @@ workshop.figure(fig, alt=f"Wrong over right result of each mistake: {said}.")
 report = json.loads(Path("real.json").read_text())
 real = report["metrics"]["1"][str(big)]["train.total_ips"]
 assert real, report["env"]["cells"]["1"][str(big)]["reason"]
-print("too large:", report["env"]["cells"]["1"]["100000"]["reason"])
 hardware = torch.cuda.get_device_name() if gpus else session.machine.processor
 print(f"{report['model']}, 1 worker, {session.size} px, batch {big}, {str(usual)[6:]},", end=" ")
 print(f"{hardware}, PyTorch {torch.__version__}: {digits(real)} img/s with real images")
@@ -369,11 +345,11 @@ print("real over synthetic images:", workshop.ratio(np.divide(rates[real_step], 
 photos = None  # ends the readers
 
 # %% [markdown]
-# If the range is below 1, loading costs the difference; on a CPU, readers also take cores. (The tool's own step can be faster.)
+# If the range is below 1, loading costs the difference; on a CPU, readers also take cores.
 #
-# The tool avoids all mistakes but 4: it discards epochs, waits, takes harmonic means and never times a restart; for a failed run, it writes `null` with the reason and exits with 1.
+# The tool avoids all mistakes but 3. For a failed run, it writes `null` with the reason and exits with 1.
 #
-# Published Total IPS of a DGX-1 (8 V100s) with NVIDIA's MXNet container 18.12:
+# Published Total IPS of a DGX-1 (8 V100s) with NVIDIA's MXNet container 18.12 ([the commands](../docs/reference.md)):
 #
 # | GPUs | FP16, batch 208 | weak scaling | FP32, batch 96 | weak scaling | FP16/FP32 |
 # |---:|---:|---:|---:|---:|---:|
@@ -381,27 +357,21 @@ photos = None  # ends the readers
 # | 4 | 5391.8 | 3.74 | 1558.6 | 3.89 | 3.46 |
 # | 8 | 10263.2 | 7.11 | 2957.4 | 7.39 | 3.47 |
 #
-# ```bash
-# python benchmark.py -n 1,4,8 -b 208 --dtype float16 -o benchmark_report_fp16.json \
-#   --data-root <path to imagenet> -i 100 -e 12 -w 4 --num-examples 25600
-# ```
-#
 # **These runs did not use Horovod:** one process drove all GPUs through MXNet's kvstore `device`.
 #
 # ## Before you buy: tune one device
 #
 # Rung 5, `5_tuned`, trains the same network with settings for the device: images in [channels last](../docs/troubleshooting.md#channels_last-has-no-effect-a-layer-loses-it); on a GPU, cuDNN's fastest kernels and 16-bit gradients on the wire (`hvd.Compression.fp16`, or `fp16_compress_hook` in DDP's `register_comm_hook`); on a CPU, `torch.set_num_threads` (cores / `hvd.local_size()`, or / torchrun's variable `LOCAL_WORLD_SIZE`). Leave the weights' layout alone: Horovod refuses weights in channels last. Rung 6 adds `torch.compile` ([slow?](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step)); save the weights of the model that is not compiled.
+#
+# Change `runs/train.py` before you open the first diff. Which changes can matter on *your* device? Set `guess` below to **your predicted speed-up** over rung 4, then run all rungs in turns, with `nvidia-smi dmon` or `htop` open. `train.py` counts as rung 5 with any of these settings. (With fewer than two GPUs, each rung has one worker, and rung 2 is left out. Rung 6 needs a GPU and `compiled = True`, above.)
+#
+# **MFU** (notebook 06) is the network's arithmetic per second (three forward passes per image) divided by what a large matrix product reaches here in the same precision. **Predict** the fastest rung's as `mfu`.
 
 # %%
 from workshop import ladder
 
 ladder.changes("5_tuned")
 ladder.changes("6_compiled")
-
-# %% [markdown]
-# Change `runs/train.py` before you open the first diff. Which changes can matter on *your* device? Set `guess` below to **your predicted speed-up** over rung 4, then run all rungs in turns, with `nvidia-smi dmon` or `htop` open. `train.py` counts as rung 5 with any of these settings. (With fewer than two GPUs, each rung has one worker, and rung 2 is left out. Rung 6 needs a GPU and `compiled = True`, above.)
-#
-# **MFU** (notebook 06) is the network's arithmetic per second (three forward passes per image) divided by what a large matrix product reaches here in the same precision. **Predict** the fastest rung's as `mfu`.
 
 # %%
 guess, mfu = None, None  # your numbers
@@ -450,7 +420,7 @@ if "6_compiled" not in rungs:
         print(f"{item.value:,} {item.what}\n  ({item.provenance})")
 
 # %% [markdown]
-# Next, change the largest part of the fastest rung's step; the MFU bounds the gain. For one worker on a CPU, rung 5 changes little but the layout. DDP's communication is what `backward()` does after the last gradient.
+# Next, change the largest part of the fastest rung's step; the MFU bounds the gain. (For one worker on a CPU, rung 5 changes little but the layout.)
 #
 # ## Predict several workers, then explain
 #
@@ -564,10 +534,11 @@ exchange = alpha + found["bytes"] / beta
 size, seconds = found["all_reduce"][-1]
 error = (alpha + size / beta) / seconds - 1
 fits = abs(error) <= 0.2
-print(f"at {size / 1e6:.0f} MB, as much as a bucket of DDP, the line is off by", end=" ")
-print(f"{error:.0%}{'' if fits else ': no verdict on α-β'}")
-print(f"α {1e6 * alpha:.0f} µs{'' if alpha > 0 else ' (noise)'},", end=" ")
-print(f"β {1e-9 * beta:.2f} GB/s:", end=" ")
+print(f"at {size / 1e6:.0f} MB, a bucket of DDP, the line is off by {error:.0%}", end="")
+print("" if fits else ": no verdict on α-β")
+print(
+    f"α {1e6 * alpha:.0f} µs{'' if alpha > 0 else ' (noise)'}, β {1e-9 * beta:.2f} GB/s:", end=" "
+)
 print(f"{found['bytes'] / 1e6:.0f} MB (12 classes) take {1000 * exchange:.0f} ms without overlap")
 
 # %%
@@ -586,8 +557,8 @@ for ax, (name, count) in zip(axes, (("weak", big), ("strong", big // workers)), 
         ratio = workers * count / seconds * alone / big  # speed-up in each turn
         middle, low, high = np.median(ratio), min(ratio), max(ratio)
         kind = "measured" if label in ("together", "barrier", "exchange") else "predicted"
-        ax.barh(row, middle, color=colours[kind])
-        ax.errorbar(middle, row, xerr=[[middle - low], [high - middle]], color="black", capsize=3)
+        spread = [[middle - low], [high - middle]]
+        ax.barh(row, middle, xerr=spread, color=colours[kind], capsize=3)
         speed[name, label] = float(middle)
         said.append(f"{name}, {label}: {middle:.2f} times ({low:.2f} to {high:.2f})")
     ax.set_yticks(range(len(steps)), list(steps))
@@ -596,7 +567,7 @@ for ax, (name, count) in zip(axes, (("weak", big), ("strong", big // workers)), 
     if not gpus:
         line = ax.axvline(all_cores, color="black", ls=":", label="one worker on all cores")
         key[2:] = [line]
-    ax.set(xlabel=f"speed-up over one worker\non its share of the cores, {len(one)} turns")
+    ax.set(xlabel=f"speed-up over one worker{' on its share' * (not gpus)}, {len(one)} turns")
     ax.invert_yaxis()
     print(f"{name} scaling: a step of one worker takes {1000 * np.median(one):,.0f} ms")
     added = {"contention": (together, one), "waiting": (barrier, together),
@@ -613,7 +584,7 @@ fig.legend(handles=key, loc="outside lower center", ncols=3)
 workshop.figure(fig, alt=f"Speed-up with {workers} workers. {'; '.join(said)}")
 
 # %% [markdown]
-# *α-β* counts only the exchange; *barrier + α-β* adds what the controls (*together*, *barrier*) lost. If the measured step is clearly shorter, the backward pass hid part of the exchange; if clearly longer, and the line fits, the exchange probably slows computing. Without a clear difference, measure more turns. On a CPU, also compare with the dotted line: without several workers, you would use all cores. (Strong *perfect* is below *n*: small batches are slow.)
+# *α-β* counts only the exchange; *barrier + α-β* adds what the controls lost. If the measured step is clearly shorter, the backward pass hid part of the exchange; if clearly longer, and the line fits, the exchange probably slows computing. On a CPU, also compare with the dotted line: without several workers, you would use all cores. (Strong *perfect* is below *n*: small batches are slow.)
 #
 # ## Predict GPUs you do not have
 #
@@ -636,12 +607,9 @@ for column, (name, marker) in enumerate(zip(models, "ovsP^D", strict=True)):
     ax.plot(at, errors[:, column], marker, color=colours[column], label=name)
     mean, worst = np.abs(errors[:, column]).mean(), np.abs(errors[:, column]).max()
     print(f"{name:13} {mean:4.1f}% off on average, {worst:4.1f}% at most")
-for (name, gpus_, *_), error in zip(rows, errors[:, 0], strict=True):
-    print(f"{name}, {gpus_} GPUs: published {1 / (1 + error / 100):.0%} of perfect")
 ax.axhline(0, color="black", lw=1)
-ax.set_xticks(
-    range(len(rows)), ["\n".join([*name.rsplit(" ", 1), f"{n} GPUs"]) for name, n, *_ in rows]
-)
+names = ["\n".join([*name.rsplit(" ", 1), f"{n} GPUs"]) for name, n, *_ in rows]
+ax.set_xticks(range(len(rows)), names)
 means = np.abs(errors).mean(axis=0)
 closest, error = models[means.argmin()], means.min()
 ax.set(title=f"Predicted over published speed: {closest} is closest, {error:.1f}% off on average")
@@ -651,7 +619,7 @@ said = ", ".join(f"{name} {mean:.1f}%" for name, mean in zip(models, means, stri
 workshop.figure(fig, alt=f"Errors of six models for published rows. Mean size: {said}.")
 
 # %% [markdown]
-# Bandwidth and latency alone explain almost none of the loss. Amdahl's law is mostly too pessimistic, because the work grows; Gustafson's errs less on average. The last two err by 3 to 4% on average, but assume different causes. Rates cannot tell you *why* a step takes longer; controls and a trace can.
+# Bandwidth and latency alone explain almost none of the loss. Amdahl's law is mostly too pessimistic, because the work grows. The last two err by 3 to 4% on average, but assume different causes: rates cannot tell you *why* a step takes longer; controls and a trace can.
 #
 # ## Decide
 #
@@ -665,16 +633,9 @@ if not ips:
     source = torch.cuda.get_device_name() if gpus else h100.provenance
 gpu_batch = gpu_batch or big
 print(f"{ips:,.0f} img/s with batch {gpu_batch}: {source}")
-eight, share = session.results["published.h100.8gpu.ips"], nb08.efficiency(
-    8, "stragglers", 256, h100.value, "nvlink4")  # fmt: skip
-print(f"Published: {eight.value:,} img/s on {eight.hardware} ({eight.source}).")
-print(f"Predicted from the recorded H100, with a loss of {1 - share:.0%}:", end=" ")
-print(f"{8 * share * h100.value:,.0f} img/s.")
-print(f"Even without any loss, each published GPU is {eight.value / 8 / h100.value:.2f}", end=" ")
-print(
-    "times as fast as the recorded one,\nso most of the difference is the step of one GPU.", end=" "
-)
-print("Its speed alone was not published,\nso this comparison does not test the loss.")
+eight = session.results["published.h100.8gpu.ips"]
+print(f"Published: {eight.value:,} img/s on {eight.hardware} ({eight.source}): even with no loss,")
+print(f"each is {eight.value / 8 / h100.value:.2f} times as fast as the recorded one.")
 os.environ |= {"GPU": f"--compute-ips {ips} --batch {gpu_batch}",
                "LINKS": f"--network {network} --price {price}"}  # fmt: skip
 
@@ -682,7 +643,7 @@ os.environ |= {"GPU": f"--compute-ips {ips} --batch {gpu_batch}",
 # rn50 scale --gpus 1,8,16,64,512 --dtype float16 --gradient-bytes 2 $GPU $LINKS
 
 # %% [markdown]
-# Images per second matter only if the network learns. Weak scaling makes the global batch larger: how much accuracy does a batch of 65,536 lose, with a linearly scaled learning rate and five epochs of warm-up? Goyal et al. ran each batch size five times. The table after the figure compares 16 GPUs with 8, for two networks and two causes of the loss.
+# Images per second matter only if the network learns. Weak scaling makes the global batch larger: how much accuracy does a batch of 65,536 lose, with a linearly scaled learning rate and five epochs of warm-up? Goyal et al. ran each batch size five times. The figure and the table have two networks and two causes of the loss.
 
 # %%
 goyal = {int(key.split(".")[2]): (100 - item.value, item.spread)
@@ -691,21 +652,24 @@ batches = sorted(goyal)
 counts = [8, 16, 32, 64, 128, 256, 512]
 fig, (left, right_) = plt.subplots(1, 2, figsize=(11, 3.4), layout="constrained")
 networks, causes = dict.fromkeys((network, "nvlink4+100g")), ("stragglers", "communication")
-ends = []
+labels = []
 for links, colour in zip(networks, ("#0072b2", "#d55e00"), strict=False):
     for cause, style in zip(causes, ("o-", "s--"), strict=True):
         shares = np.array([nb08.efficiency(n, cause, gpu_batch, ips, links) for n in counts])
         cost = 90 * 1_281_167 / ips / 3600 * price / shares
-        ends.append(cost[-1])
-        left.plot(counts, cost, style, color=colour, label=f"{links}, {cause}")
-        print(f"512 GPUs, {links}, loss blamed on {cause}: {shares[-1]:.0%} efficiency,", end=" ")
-        print(f"90 epochs cost {cost[-1]:,.0f}")
+        left.plot(counts, cost, style, color=colour)
+        labels.append((cost[-1], f"{links}, {cause}:\n{shares[-1]:.0%} efficient", colour))
 left.set_xscale("log", base=2)
 left.set_xticks(counts, counts)
-left.set(title=f"90 epochs on 512 GPUs cost {min(ends):,.0f} to {max(ends):,.0f}")
-left.set(xlabel="GPUs (predicted)", ylim=(0, 1.5 * max(ends)))
-left.set(ylabel=f"cost, at {price:g} per GPU-hour")
-left.legend(fontsize="small", loc="upper left")
+labels.sort()
+top, at = 1.1 * labels[-1][0], -1
+for end, label, colour in labels:  # next to the lines, without overlap
+    at = max(end / top, at + 0.16)
+    left.text(
+        1.03, at, label, color=colour, va="center", fontsize="small", transform=left.transAxes
+    )
+left.set(title=f"90 epochs on 512 GPUs cost {labels[0][0]:,.0f} to {labels[-1][0]:,.0f}")
+left.set(xlabel="GPUs (predicted)", ylim=(0, top), ylabel=f"cost, at {price:g} per GPU-hour")
 top1, spread = np.array([goyal[batch] for batch in batches]).T
 right_.errorbar(batches, top1, yerr=spread, fmt="o-", capsize=4)
 right_.set_xscale("log", base=2)
@@ -718,40 +682,31 @@ ffcv = session.results["published.minutes.ffcv.8"]
 print(f"{finding} ({session.results['published.batch.8192.error'].source})")
 print(f"76.6% with a different recipe: {ffcv.value} minutes on {ffcv.hardware} ({ffcv.source})")
 
-# %%
 options = []
 for links, cause in itertools.product(networks, causes):
     eight, more = (n * nb08.efficiency(n, cause, gpu_batch, ips, links) for n in (8, 16))
     hours = 90 * 1_281_167 / ips / more / 3600
     options.append([links, cause, more / eight, hours * more / eight, hours, 2 * eight / more])
 columns = ["network", "cause of the loss", "speed of 16 over 8", "hours on 8", "hours on 16"]
-workshop.table(
-    options, [*columns, "cost of a run, 16 over 8"], f"Predicted; yours: {sixteen or 'no number'}"
-)
+columns.append("cost of a run, 16 over 8")
+workshop.table(options, columns, f"Predicted; yours: {sixteen or 'no number'}")
 found = (session.results[f"ladder.h100.{rung}.ips"] for rung in ("4_amp", "5_tuned"))
 amp, tuned = (item.value for item in found)
 print(f"Without a new GPU: rung 5 is {tuned / amp:.2f} times as fast as rung 4 (recorded H100).")
 
 # %% [markdown]
-# Up to about 8,192 images, the plain recipe loses almost nothing. Beyond that, use strong scaling or change the recipe, as the FFCV run does even on 8 GPUs (32 epochs, smaller images at first).
+# Up to about 8,192 images, the plain recipe loses almost nothing. Beyond that, use strong scaling or change the recipe, as the FFCV run does even on 8 GPUs.
 #
 # Both models are fitted to V100s (one DGX-1); for A100s, *stragglers* was up to 7% too slow. If the causes agree, you can decide. For fast GPUs with one slow adapter per host, they do not. Then measure first: rent two such hosts for an hour, and start `bench.py` on both (`torchrun --nnodes 2 …`).
 #
-# ## Which changes matter on your device
+# ## Your decision
 #
-# The next table lists your measured factors with the rule's verdicts. **Your turn:** from this table and the last, what would you change first, what would you buy, and which measurement could change your mind? Write it in the cell after the table, which prints an answer to compare with.
-
-# %%
-verdicts = {f"rung {rung[0]}, {ladder.RUNGS[rung]}": gain for rung, gain in gains.items()}
-verdicts[f"{workers} workers, weak scaling"] = scaled
-rows = []
-for change, gain in verdicts.items():
-    faster = "faster" if gain.median > 1 else "slower"
-    rows.append([change, str(gain), faster if gain.clear else "undecided"])
-workshop.table(rows, ["change", "speed, with over without", "verdict"], hardware)
+# **Your turn:** from the table of your rungs, the speed of your workers and the last table: what would you change first, what would you buy, and which measurement could change your mind? Write it as `decision`. The cell prints an answer to compare with.
 
 # %% tags=["results"]
 decision = ""  # your sentence
+verdicts = {f"rung {rung[0]}, {ladder.RUNGS[rung]}": gain for rung, gain in gains.items()}
+verdicts[f"{workers} workers, weak scaling"] = scaled
 gained = [rung for rung, gain in gains.items() if gain.clear and gain.median > 1]
 best_rung = max(gained, key=lambda rung: gains[rung].median, default="none of the rungs")
 again = "; ".join(name for name, gain in verdicts.items() if not gain.clear) or "nothing"

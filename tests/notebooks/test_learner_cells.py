@@ -333,7 +333,10 @@ CAPTURE = """static = example.clone()
     [
         ("", "not written yet"),
         (CAPTURE, "✓ `capture` is right"),
-        (CAPTURE.replace("static.copy_(batch)", "static"), "the graph has read its old input"),
+        (
+            CAPTURE.replace("static.copy_(batch)", "static"),
+            "✗ `capture`: A new batch gets the answer of the captured",
+        ),
     ],
 )
 def test_capture_in_07(answer: str, said: str, tmp_path: Path, capsys) -> None:

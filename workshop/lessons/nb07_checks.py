@@ -6,7 +6,6 @@ import contextlib
 import gc
 import time
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 from unittest import mock
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_leaves
 
 from workshop.checks.compare import known, refuse, wrong
 from workshop.lessons.choice import choose
@@ -24,6 +23,7 @@ from workshop.lessons.nb08_checks import judge_turns
 EPS = 0.1  # of the check's batch norms: large enough that leaving it out is detected
 # channels in and out, and kernel size; if all are equal, scaling a wrong axis keeps the shape
 LAYERS = ((3, 3, 3), (1, 5, 1))
+WARM_UP = -1  # no address: the work of the warm-up
 
 
 def answer_times(
@@ -117,17 +117,13 @@ def along_outputs(scale: Tensor, weight: Tensor) -> Tensor:
 
 # For each result, rows of a mistake, its diagnosis and its remedy. A mistake is computed from the
 # convolution's weight w and the norm's gamma g, beta b, mean m, variance v and deviation s.
-RESHAPE = "Give it the shape of the output channels: scale.view(-1, 1, 1, 1)."
+RESHAPE = "The output channels come first: scale.view(-1, 1, 1, 1)."
 MISTAKES: dict[str, tuple[tuple[Callable[..., Tensor], str, str], ...]] = {
     "weight": (
-        (lambda w, g, b, m, v, s: w, "The weight has not changed.", "Multiply it by gamma / std."),
         (lambda w, g, b, m, v, s: along_outputs(g / v.sqrt(), w), "eps is missing.",
          "std is the root of norm.running_var + norm.eps."),
         (lambda w, g, b, m, v, s: along_outputs(g / s**2, w),
          "You divide by the variance, not by its root.", "Take torch.sqrt of running_var + eps."),
-        (lambda w, g, b, m, v, s: along_outputs(g / (v.sqrt() + EPS), w),
-         "eps is added after the root.", "Add it to the variance, then take the root."),
-        (lambda w, g, b, m, v, s: along_outputs(g * s, w), "You multiply by std.", "Divide by it."),
         (lambda w, g, b, m, v, s: along_outputs(g, w), "std is missing.",
          "Divide gamma by the root of norm.running_var + norm.eps."),
         (lambda w, g, b, m, v, s: along_outputs(1 / s, w), "gamma is missing.",
@@ -135,11 +131,8 @@ MISTAKES: dict[str, tuple[tuple[Callable[..., Tensor], str, str], ...]] = {
         (lambda w, g, b, m, v, s: g / s * w,
          "The factor runs along the columns of the kernel: broadcasting starts at the last axis.",
          RESHAPE),
-        (lambda w, g, b, m, v, s: (g / s).view(-1, 1) * w,
-         "The factor runs along the rows of the kernel.", RESHAPE),
         (lambda w, g, b, m, v, s: (g / s).view(-1, 1, 1) * w,
-         "The factor runs along the input channels.",
-         "The output channels come first: scale.view(-1, 1, 1, 1)."),
+         "The factor runs along the input channels.", RESHAPE),
     ),
     "bias": (
         (lambda w, g, b, m, v, s: b + g / s * m, "The sign of the mean is wrong.",
@@ -166,18 +159,37 @@ def judge_fold(own: Callable[..., Any]) -> str:
                 values.uniform_(0.3, 3)  # type: ignore[operator]
             for values in (norm.bias, norm.running_mean):
                 values.normal_()  # type: ignore[operator]
-            before = [value.clone() for value in values_of(conv, norm)]
-            weight, bias = two_tensors(own(conv, norm))
-            refuse((not all(map(torch.equal, before, values_of(conv, norm))),
-                    "The layers have changed.",
-                    "Compute new tensors: w * scale does, w *= scale changes w."))  # fmt: skip
-            pairs = zip((weight, bias), fold(conv, norm), strict=True)
-            for name, (got, right) in zip(MISTAKES, pairs, strict=True):
-                compare_to(name, got, right, values_of(conv, norm))
+            weight, bias = judge_folded(own, conv, norm)
             images = torch.randn(2, inputs, 8, 8)
             off = norm(conv(images)) - F.conv2d(images, weight, bias)
             largest = max(largest, float(off.abs().max()))
     return f"`fold` is right: the outputs of {len(LAYERS)} layers change by {largest:.0e} at most."
+
+
+def judge_folded(own: Callable[..., Any], conv: nn.Conv2d, norm: nn.BatchNorm2d) -> Any:
+    """Return what a learner's `fold` makes of two layers, or raise Wrong."""
+    values = values_of(conv, norm)
+    before = [value.clone() for value in values]
+    result = own(conv, norm)
+    if result is None:
+        raise NotImplementedError
+    good = isinstance(result, tuple | list) and len(result) == 2
+    refuse(
+        (not good or not all(isinstance(one, Tensor) for one in result),
+         "The result is not two tensors.", "Return weight, bias."),
+        (not all(map(torch.equal, before, values_of(conv, norm))), "The layers have changed.",
+         "Compute new tensors: w * scale does, w *= scale changes w."),
+    )  # fmt: skip
+    for name, got, right in zip(MISTAKES, result, fold(conv, norm), strict=True):
+        refuse((got.shape != right.shape,
+                f"The {name} has the shape {tuple(got.shape)}, not {tuple(right.shape)}.",
+                "Return weight, bias. The factor of the weight has one value per output channel:"
+                " scale.view(-1, 1, 1, 1)."))  # fmt: skip
+        if not close(got, right):
+            known(got, [(mistake(*values), *text) for mistake, *text in MISTAKES[name]], close)
+            wrong(f"The {name} is off by up to {float((got - right).abs().max()):.2g}.",
+                  "Compare each part with the formula above.")  # fmt: skip
+    return result
 
 
 def values_of(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[Any, ...]:
@@ -187,71 +199,52 @@ def values_of(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[Any, ...]:
     return conv.weight, norm.weight, norm.bias, mean, variance, std
 
 
-def two_tensors(result: Any) -> tuple[Tensor, Tensor]:
-    """Return the weight and the bias of a result, or raise Wrong."""
-    if result is None:
-        raise NotImplementedError
-    good = isinstance(result, tuple | list) and len(result) == 2
-    refuse((not good or not all(isinstance(one, Tensor) for one in result),
-            "The result is not two tensors.", "Return weight, bias."))  # fmt: skip
-    weight, bias = result
-    refuse((weight.ndim == 1 and bias.ndim == 4, "The weight comes second.",
-            "Return weight, bias."))  # fmt: skip
-    return weight, bias
-
-
-def compare_to(name: str, got: Tensor, right: Tensor, values: tuple[Any, ...]) -> None:
-    """Raise Wrong, with a diagnosis, unless a tensor is correct."""
-    refuse((got.shape != right.shape,
-            f"The {name} has the shape {tuple(got.shape)}, not {tuple(right.shape)}.",
-            "One factor per output channel: scale.view(-1, 1, 1, 1) for the weight."))  # fmt: skip
-    if not close(got, right):
-        known(got, [(mistake(*values), *text) for mistake, *text in MISTAKES[name]], close)
-        wrong(f"The {name} is off by up to {float((got - right).abs().max()):.2g}.",
-              "Compare each part with the formula above.")  # fmt: skip
-
-
 # --- CUDA graph -----------------------------------------------------------------------------------
 
 
 def judge_capture(own: Callable[..., Any], device: str) -> str:
     calls: list[bool] = []  # is it captured?
-    warm_ups: list[tuple[Stream, Counter, int]] = []  # of the stand-in: what judge_streams takes
+    warm_ups: list[tuple[bool, bool]] = []  # on the current stream? is its input written?
 
     class Watched(nn.Sequential):  # torch.cuda.make_graphed_callables refuses hooks
         def forward(self, images: Tensor) -> Tensor:
             calls.append(capturing(device))
-            if Stream.current and not Recording.active:
-                written = Work.written.get(images.untyped_storage().data_ptr(), 0)
-                warm_ups.append((Stream.current, Stream.current.done(), written))
+            if (stream := Stream.current) and not Recording.active:
+                needed = {one.untyped_storage().data_ptr() for one in (images, values)}
+                warm_ups.append((stream is Stream.made[0], needed <= stream.done))
+                stream.done.add(WARM_UP)
             return super().forward(images)
 
     net = Watched(nn.Conv2d(3, 4, 3), nn.ReLU()).to(device).eval().requires_grad_(False)
     first, second = torch.randn(2, 2, 3, 8, 8).to(device)
     with torch.no_grad():
-        of_first, of_second = net(first), net(second)
-    calls.clear()
-    warm_ups.clear()
+        of_first, of_second = (F.relu(net[0](images)) for images in (first, second))
     values = first.clone()
     replay = own(net, values.view_as(values))  # `values` does not keep the example itself alive
     if replay is None:
         raise NotImplementedError
+    on_current, written = warm_ups[0] if warm_ups else (False, True)
     refuse(
         (not callable(replay), f"The result is a {type(replay).__name__}.",
          "Return the function that copies its input, replays the graph and returns the output."),
         (type(replay).__name__ == "OptimizedModule", "torch.compile captures the graph for you.",
          "Capture it yourself here; the notebook times torch.compile below."),
-        (Recording.active, "The capture does not end.", "Call graph.capture_end()."),
         (len(calls) - max(1, sum(calls)) < 1, "There is no warm-up before the capture.",
          "Call net(static) three times on a side stream, so that cuDNN chooses its kernels there."),
+        (on_current, "The warm-up runs on the current stream.",
+         "Call net(static) in `with torch.cuda.stream(side):`."),
+        (not written, "The side stream does not wait for the current one, which may still write"
+         " `static`.", "Call side.wait_stream(torch.cuda.current_stream()) after the clone, before"
+         " the warm-up."),
+        (warm_ups and WARM_UP not in Stream.made[0].done,
+         "The current stream does not wait for the warm-up.",
+         "Call torch.cuda.current_stream().wait_stream(side) after it."),
     )  # fmt: skip
-    if Stream.current:
-        judge_streams(*warm_ups[0])
-    captured, weight = len(calls), weakref.ref(net[0].weight)
+    captured, alive = len(calls), weakref.ref(net)
     del net
     gc.collect()
     # checked before the replay, which would read freed memory
-    refuse((weight() is None, "Nothing keeps the network alive: a graph knows only addresses.",
+    refuse((alive() is None, "Nothing keeps the network alive: a graph knows only addresses.",
             "Keep it with the function: def replay(batch, net=net)."))  # fmt: skip
     returned = replay(second)
     refuse(
@@ -260,55 +253,25 @@ def judge_capture(own: Callable[..., Any], device: str) -> str:
         (not torch.equal(values, first), "The replay overwrites `example`, which is the caller's.",
          "Clone it first: static = example.clone()."),
     )  # fmt: skip
-    answer = returned.clone()
-    if not close(answer, of_second) and close(answer, of_first):
-        returned.detach().fill_(float("nan"))
-        refuse(
-            (
-                bool(replay(second).isnan().all()),
-                "The graph does not compute what the function returns.",
-                "Return what net(static) returns during the capture.",
-            )
-        )
-    again = replay(first).clone()
+    answer, again = returned.clone(), replay(first).clone()
+    off = float((answer - of_second).abs().max()) if answer.shape == of_second.shape else 0
     refuse(
         (len(calls) > captured, "The function calls net: every kernel is launched again.",
          "Call graph.replay() instead."),
+        (answer.shape != of_second.shape,
+         f"The output has the shape {tuple(answer.shape)}, not {tuple(of_second.shape)}.",
+         "Return what net(static) returned during the capture."),
         (not close(answer, of_second) and close(answer, of_first),
-         "A new batch gets the answer of the captured one: the graph has read its old input.",
-         "Copy the batch first: static.copy_(batch)."),
+         "A new batch gets the answer of the captured one.",
+         "Copy it into static, replay, and return what net(static) returned in the capture."),
+        (not (close(answer, of_second) and close(again, of_first)),
+         f"The output differs from eager by {off:.2g}.",
+         "Copy the batch into static, then replay, and return the output of the capture."),
     )  # fmt: skip
-    for got, wanted in ((answer, of_second), (again, of_first)):
-        if not close(got, wanted):
-            if got.shape != wanted.shape:
-                wrong(f"The output has the shape {tuple(got.shape)}, not {tuple(wanted.shape)}.",
-                      "Return what net(static) returned during the capture.")  # fmt: skip
-            wrong(f"The output differs from eager by {float((got - wanted).abs().max()):.2g}.",
-                  "Replay after the copy, and return the output of the capture.")  # fmt: skip
     said = "`capture` is right: two batches, the same outputs as eager."
-    if device == "cpu":
-        said += " (With a stand-in for a GPU.)"
     if not torch.equal(returned, answer):
         said += " The next call overwrites the output: clone it if you keep it."
     return said
-
-
-def judge_streams(side: Stream, done: Counter, written: int) -> None:
-    """Raise Wrong unless the warm-up ran on a side stream, and each stream waited for the other.
-
-    Before the warm-up, `done` was what had happened before anything on `side`. Its input was
-    written after `written` operators of the current stream.
-    """
-    current = Stream.made[0]
-    refuse(
-        (side is current, "The warm-up runs on the current stream.",
-         "Call net(static) in `with torch.cuda.stream(side):`."),
-        (done[current] < written, "The side stream does not wait for the current one, which may"
-         " still write `static`.",
-         "Call side.wait_stream(torch.cuda.current_stream()) after the clone, before the warm-up."),
-        (current.done()[side] < side.work, "The current stream does not wait for the warm-up.",
-         "Call torch.cuda.current_stream().wait_stream(side) after it."),
-    )  # fmt: skip
 
 
 def capturing(device: str) -> bool:
@@ -323,46 +286,28 @@ def close(got: Tensor, wanted: Tensor) -> bool:
 
 
 class Stream:
-    """A stand-in for a CUDA stream: all work is done at once; what it would wait for is recorded.
+    """A stand-in for a CUDA stream: all work is done at once, but what waits for it is recorded.
 
-    `seen` counts, per stream, the work that has happened before anything new on this one.
+    `done` has happened before anything new on this stream: the addresses written, and WARM_UP.
     """
 
     current: Stream | None = None
     made: ClassVar[list[Stream]] = []  # the default stream first
-    host: ClassVar[Counter[Stream]] = Counter()  # what Python has waited for
+    host: ClassVar[set[int]] = set()  # what Python has waited for
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
-        self.work = 0
-        self.seen: Counter[Stream] = Counter()
+        self.done = set(Stream.host)
         Stream.made.append(self)
-
-    def done(self) -> Counter[Stream]:
-        """Return the work that has happened before anything new on this stream."""
-        return self.seen | Stream.host | Counter[Stream]({self: self.work})
 
     def wait_stream(self, other: Stream) -> None:
         """Let this stream wait for the work of another so far."""
-        self.seen |= other.done()
-
-    def wait_event(self, event: Event) -> None:
-        """Let this stream wait for an event."""
-        self.seen |= event.done
-
-    def record_event(self, event: Event | None = None) -> Event:
-        """Record the work of this stream so far."""
-        event = event or Event()
-        event.record(self)
-        return event
+        self.done |= other.done
 
     def synchronize(self) -> None:
-        """Let Python wait for this stream."""
-        Stream.host |= self.done()
-
-    def query(self) -> bool:
-        """Return True: all work is done at once, and Python now knows it."""
-        self.synchronize()
-        return True
+        """Let Python wait, and so everything that it starts later."""
+        Stream.host |= self.done
+        for stream in Stream.made:
+            stream.done |= self.done
 
     @staticmethod
     def synchronize_all(*args: Any) -> None:
@@ -380,28 +325,21 @@ class Stream:
             Stream.current = before
 
 
-class Event:
-    """A stand-in for a CUDA event: the work of a stream when it was recorded."""
+class Work(TorchDispatchMode):
+    """Records what the operators of each stream write, without those that are only captured."""
 
-    def __init__(self, *args: Any, **keywords: Any) -> None:
-        self.done: Counter[Stream] = Counter()
-
-    def record(self, stream: Stream | None = None) -> None:
-        """Record the work of a stream so far."""
-        self.done = (stream or Stream.current).done()  # type: ignore[union-attr]
-
-    def wait(self, stream: Stream | None = None) -> None:
-        """Let a stream wait for this event."""
-        (stream or Stream.current).wait_event(self)  # type: ignore[union-attr]
-
-    def synchronize(self) -> None:
-        """Let Python wait for this event."""
-        Stream.host |= self.done
-
-    def query(self) -> bool:
-        """Return True: all work is done at once, and Python now knows it."""
-        self.synchronize()
-        return True
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Run an operator, and record it. A view does nothing on a GPU."""
+        result = function(*args, **(kwargs or {}))
+        if Stream.current and not Recording.active and not function.is_view:
+            tensors = [one for one in tree_leaves(result) if isinstance(one, Tensor)]
+            written = {tensor.untyped_storage().data_ptr() for tensor in tensors}
+            for stream in Stream.made:
+                stream.done -= written  # until it waits again
+            Stream.current.done |= written
+        return result
 
 
 class Graph:
@@ -409,45 +347,13 @@ class Graph:
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
         self.recording = Recording()
-
-    def capture_begin(self, *args: Any, **keywords: Any) -> None:
-        """Begin to record. Raises RuntimeError on the default stream, as on a GPU."""
-        if Stream.current is Stream.made[0]:
-            raise RuntimeError("CUDA graphs must be captured on a non-default stream.")
-        self.recording.__enter__()
-
-    def capture_end(self) -> None:
-        """End the recording."""
-        self.recording.__exit__(None, None, None)
-
-    def replay(self) -> None:
-        """Repeat what was recorded."""
-        self.recording.replay()
-
-
-class Work(TorchDispatchMode):
-    """Counts the operators of each stand-in for a stream, without those that are only recorded."""
-
-    written: ClassVar[dict[int, int]] = {}  # by address: the default stream's work at that time
-
-    def __torch_dispatch__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        """Run an operator, and count it. A view does nothing on a GPU."""
-        result = function(*args, **(kwargs or {}))
-        if Stream.current and not Recording.active and not function.is_view:
-            Stream.current.work += 1
-            for tensor in tree_leaves(result):
-                if isinstance(tensor, Tensor):
-                    Work.written[tensor.untyped_storage().data_ptr()] = Stream.made[0].work
-        return result
+        self.replay = self.recording.replay
 
 
 class Recording(TorchDispatchMode):
     """A record of operators with their tensors, which it can repeat.
 
-    It has a graph's rules: Python does not run again, the results are always in the same tensors,
-    which hold nothing before the first replay, and what the capture did not make is not kept alive.
+    As in a graph, Python does not run again, and the results are always in the same tensors.
     """
 
     active: ClassVar[Recording | None] = None
@@ -455,68 +361,31 @@ class Recording(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[tuple[Any, Any, Any, Any]] = []
-        self.made: dict[int, Tensor] = {}
-        self.outside: set[int] = set()  # addresses that the capture did not make
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Run an operator, and record it."""
-        if function is torch.ops.aten._local_scalar_dense.default:
-            raise RuntimeError(
-                "operation not permitted when stream is capturing: nothing is computed"
-                " yet, so no number can be read."
-            )
-        given = tree_map_only(Tensor, self.reference, (args, kwargs or {}))
         result = function(*args, **(kwargs or {}))
-        self.calls.append((function, *given, result))
-        self.made |= {id(t): t for t in tree_leaves(result) if isinstance(t, Tensor)}
+        self.calls.append((function, args, kwargs or {}, result))
         return result
 
-    def reference(self, tensor: Tensor) -> Any:
-        """Return a tensor of the capture itself, and a weak reference to one from outside."""
-        if id(tensor) in self.made:
-            return tensor
-        self.outside.add(tensor.untyped_storage().data_ptr())
-        return weakref.ref(tensor)
-
     def __enter__(self) -> Recording:
-        if Recording.active:
-            raise RuntimeError("a capture is running already.")
-        super().__enter__()
         Recording.active = self
+        super().__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
-        """Erase the results, which a GPU would not have computed."""
-        if Recording.active is not self:
-            raise RuntimeError("this capture has ended already, or it has not begun.")
         super().__exit__(*error)
-        try:
-            for tensor in self.made.values():
-                if tensor.untyped_storage().data_ptr() not in self.outside:
-                    tensor.fill_(float("nan") if tensor.is_floating_point() else 0)
-        finally:
-            Recording.active = None
+        Recording.active = None
 
     def replay(self) -> None:
-        """Repeat all operators. Raises RuntimeError if a tensor from outside is gone."""
-        for function, args, kwargs, result in list(self.calls):
-            args, kwargs = tree_map_only(weakref.ref, self.alive, (args, kwargs))
+        """Repeat all operators."""
+        for function, args, kwargs, result in self.calls:
             again = tree_leaves(function(*args, **kwargs))
             for old, new in zip(tree_leaves(result), again, strict=True):
                 if isinstance(old, Tensor) and old is not new:
                     old.copy_(new)
-
-    @staticmethod
-    def alive(reference: weakref.ref) -> Tensor:
-        tensor = reference()
-        if tensor is None:
-            raise RuntimeError(
-                "the graph reads a tensor that no longer exists. Capture net(static), and copy each"
-                " batch into it: static.copy_(batch). `static = …` makes a new tensor."
-            )
-        return tensor  # type: ignore[no-any-return]
 
 
 @contextlib.contextmanager
@@ -524,15 +393,10 @@ def stand_in() -> Iterator[None]:
     """Replace the parts of `torch.cuda` that a capture uses, so that it runs on a CPU."""
     Stream.made.clear()
     Stream.host.clear()
-    Work.written.clear()
     with Stream().active(), Work(), mock.patch.multiple(
-        torch.cuda, CUDAGraph=Graph, Event=Event, default_stream=lambda *args: Stream.made[0],
+        torch.cuda, CUDAGraph=Graph, default_stream=lambda *args: Stream.made[0],
         graph=lambda cuda_graph, *args, **keywords: cuda_graph.recording,
         Stream=Stream, current_stream=lambda *args: Stream.current, stream=Stream.active,
         synchronize=Stream.synchronize_all,
     ), mock.patch.object(torch.cuda.graphs, "graph_pool_handle"):  # fmt: skip
-        try:
-            yield
-        finally:  # the answer failed, or it has no capture_end()
-            if Recording.active:
-                Recording.active.__exit__(None, None, None)
+        yield

@@ -105,7 +105,7 @@ WRONG_FOLDS: list[tuple[Callable[..., Any], str]] = [
     *[(lambda c, n, f=f: (nb07.fold(c, n)[0], f(*nb07.values_of(c, n))), said)
       for f, said, _ in nb07.MISTAKES["bias"]],
     (in_place, "The layers have changed"),
-    (lambda c, n: nb07.fold(c, n)[::-1], "The weight comes second"),
+    (lambda c, n: nb07.fold(c, n)[::-1], "The weight has the shape (3,), not (3, 3, 3, 3)"),
     (lambda c, n: nb07.fold(c, n)[0], "not two tensors"),
     (lambda c, n: (1, 2), "not two tensors"),
     (for_three_channels, "The weight has the shape (5, 1, 1, 5), not (5, 1, 1, 1)"),
@@ -138,11 +138,9 @@ STEPS = {  # a change to the finished version, and what the check says on a CPU
     ("range(3)", "range(0)"): "✗ There is no warm-up",
     (", net: Any = net", ""): "✗ Nothing keeps the network alive",
     ("static.copy_(batch)", "static"): "✗ A new batch gets the answer of the captured one",
-    (
-        "static.copy_(batch)",
-        "pass",
-    ): "✗ `capture` ended with RuntimeError: the graph reads",
-    ("graph.replay()", "pass"): "✗ The output differs from eager by nan",
+    ("static.copy_(batch)", "static = batch"): "✗ A new batch gets the answer of the captured one",
+    ("graph.replay()", "pass"): "✗ A new batch gets the answer of the captured one",
+    ("return output", "return output + 1"): "✗ The output differs from eager by 1",
     ("graph.replay()", "net(static)"): "✗ The function calls net",
     ("example.clone()", "example"): "✗ The replay overwrites `example`",
     ("torch.cuda.graph(graph)", "graph"): "✗ `capture` ended with TypeError",
@@ -169,22 +167,6 @@ STEPS = {  # a change to the finished version, and what the check says on a CPU
         "side = torch.cuda.Stream()\n    side.wait_stream(torch.cuda.current_stream())\n"
         "    static = example.clone()",
     ): "✗ The side stream does not wait",
-    (
-        "side.wait_stream(torch.cuda.current_stream())",
-        "side.wait_event(torch.cuda.current_stream().record_event())",
-    ): "✓ `capture` is right",
-    (
-        "torch.cuda.current_stream().wait_stream(side)",
-        "event = torch.cuda.Event()\n    event.record(side)\n    event.wait()",
-    ): "✓ `capture` is right",
-    (
-        "torch.cuda.current_stream().wait_stream(side)",
-        "event = side.record_event()\n    while not event.query():\n        pass",
-    ): "✓ `capture` is right",
-    (
-        "torch.cuda.current_stream().wait_stream(side)",
-        "while not side.query():\n        pass",
-    ): "✓ `capture` is right",
     (  # the current stream has other work after it
         "side.wait_stream(torch.cuda.current_stream())",
         "side.wait_stream(torch.cuda.current_stream())\n"
@@ -195,29 +177,15 @@ STEPS = {  # a change to the finished version, and what the check says on a CPU
         "with torch.cuda.stream(side):\n        static = example.clone()",
     ): "✗ The side stream does not wait",
     (
-        "torch.cuda.current_stream().wait_stream(side)",
-        "torch.cuda.Event().wait()",
-    ): "✗ The current stream does not",
-    (
-        "with torch.cuda.graph(graph):\n        output = net(static)",
-        "with torch.cuda.stream(side):\n        graph.capture_begin()\n"
-        "        output = net(static)\n        graph.capture_end()\n    ",
-    ): "✓ `capture` is right",
-    (
-        "with torch.cuda.graph(graph):\n        output = net(static)",
-        "graph.capture_begin()\n    output = net(static)\n    graph.capture_end()\n    ",
-    ): "✗ `capture` ended with RuntimeError: CUDA graphs must be captured on a non-default",
-    ("net(static)  # recorded", "net(example + 0)  # recorded"): "✗ `capture` ended with Runtime",
+        "net(static)  # recorded",
+        "net(example + 0)  # recorded",
+    ): "✗ A new batch gets the answer of the captured one",
     ("return replay", "return output"): "✗ The result is a Tensor",
     ("cuda.stream(side)", "cuda.graph(torch.cuda.CUDAGraph())"): "✗ There is no warm-up",
     (
-        "output = net(static)",
-        "output = net(static)\n        output.max().item()",
-    ): "✗ `capture` ended with RuntimeError: operation not permitted",
-    (
         "with torch.cuda.graph(graph):\n        output",
         "output = net(static)\n    with torch.cuda.graph(graph):\n        again",
-    ): "✗ The graph does not compute what the function returns",
+    ): "✗ A new batch gets the answer of the captured one",
 }
 
 
@@ -237,31 +205,16 @@ def test_captures_are_checked_without_a_gpu(
     assert torch.cuda.CUDAGraph is not nb07.Graph  # only the check replaces it
 
 
-BEGIN = "with torch.cuda.stream(side):\n        graph.capture_begin()\n"
-UNFINISHED = {
-    f"{BEGIN}        output = network(static)\n        graph.capture_end()\n": "name 'network'",
-    f"{BEGIN}        output = net(static)\n": "The capture does not end",
-    f"{BEGIN}        graph.capture_begin()\n": "a capture is running already",
-    "output = net(static)\n    graph.capture_end()\n": "has ended already, or it has not begun",
-}
-
-
-@pytest.mark.parametrize("change", UNFINISHED)
-def test_a_capture_that_does_not_end_changes_nothing_for_the_next_answer(
-    change: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_capture_that_fails_changes_nothing_for_the_next_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recorded = "with torch.cuda.graph(graph):\n        output = net(static)"
-    assert recorded in SOURCE
     file = tmp_path / "own.py"
-    source = SOURCE.replace(recorded, change + "    ", 1)
-    file.write_text("from workshop.lessons.nb07_checks import *\n" + source)
-    nb07.check_capture(runpy.run_path(str(file))["capture"], "cpu")
-    said = capsys.readouterr().out
-    assert said.startswith("✗") and UNFINISHED[change] in said
-    assert not torch._C._len_torch_dispatch_stack()
-    file.write_text("from workshop.lessons.nb07_checks import *\n" + SOURCE)
-    assert nb07.check_capture(runpy.run_path(str(file))["capture"], "cpu") is not nb07.capture
-    assert capsys.readouterr().out.startswith("✓")
+    for capture in (SOURCE.replace("output = net(", "output = network("), SOURCE):
+        file.write_text("from workshop.lessons.nb07_checks import *\n" + capture)
+        nb07.check_capture(runpy.run_path(str(file))["capture"], "cpu")
+        assert not torch._C._len_torch_dispatch_stack()
+    failed, _, passed = capsys.readouterr().out.splitlines()
+    assert "name 'network'" in failed and passed.startswith("✓")
 
 
 @torch.no_grad()
