@@ -41,7 +41,7 @@ os.environ |= {
 # rn50 score model $EPOCHS --data-root "$DATA" --dtype float32 --report score.json 2>&1
 
 # %% [markdown]
-# With the same weights, images, crops and kernels, and no randomness, the numbers are equal to the last digit. If they differ, one of these is not what you think ([TF32](../docs/troubleshooting.md#results-in-float32-differ-between-two-gpus-tf32), for example).
+# With the same weights, images, crops and kernels, and no randomness, the numbers are equal to the last digit. If they differ, one of these is not what you think (on a GPU, cuDNN may also have chosen other kernels; [TF32](../docs/troubleshooting.md#results-in-float32-differ-between-two-gpus-tf32) is one cause).
 #
 # A checkpoint is a description of the network and a file of arrays. The next cell loads it and prepares images as in validation: resize the shorter side to 256/224 of the input size, take a centre crop, and normalise.
 
@@ -265,7 +265,7 @@ def race(forms, batch, turns, warm_up=0):
 
 
 lengths, number = (10, 20, 40, 80), torch.zeros(1, 1, 1, 1, device=device)
-array, copied = torch.zeros(2, 2**25, device=device)
+array, copied = torch.zeros(2, 2**27 if device.type == "cuda" else 2**25, device=device)
 chains = {n: chain(n) for n in lengths}
 works = {n: lambda _, net=net: net(number) for n, net in chains.items()}
 works |= {"network": eager, "copy": lambda _: copied.copy_(array)}
@@ -790,7 +790,7 @@ session.note("p95_load", float(p95s["one at a time"][1]), "ms", "p95 at 80% load
 #
 # ## Key takeaways
 #
-# - Score a checkpoint before you build on it, and expect equality to the last digit.
+# - Score a checkpoint before you build on it, and expect equality, on a CPU to the last digit.
 # - A correct timing needs evaluation mode, `inference_mode`, warm-up and synchronisation.
 # - Count a prediction's operators and time one start: that bounds what a CUDA graph can save.
 # - Call a version faster only if it wins in every round, and ask a profiler why.
