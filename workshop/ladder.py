@@ -379,7 +379,7 @@ def picture(file: Path, rung: str = "") -> dict[str, Any]:
         here.set_yticks(range(len(climbed)), labels)
         here.set_ylim(len(climbed) - 0.5, -0.5)
         fig.legend(fontsize="small", ncols=4, loc="outside lower left")
-    for bars, colour in ((values, "#999999"), (gpu, "#56b4e9")):
+    for bars, colour in ((values, "#999999"), (gpu, "#555555")):
         drawn = there.barh(list(bars), list(bars.values()), 0.6, color=colour)
         there.bar_label(drawn, fmt="{:,.0f}", padding=3)
     there.set(
