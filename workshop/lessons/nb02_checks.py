@@ -31,7 +31,6 @@ STEP_LR = 0.1
 STEP_PARTS = ("forward", "backward", "update")  # blocks of train.py
 MODES = re.compile(r"\.(zero_grad|eval|train)\(")  # calls that may be outside of those blocks
 GIVEN = {"model", "optimizer", "images", "labels", "device"}  # to the step of the test
-LOSS = re.compile(r"[\w.]*Loss\(\)(\.to\(device\))?")  # made in `main`, the same in every step
 INDENT = "Indent `def __getitem__` by 4 spaces, its lines by 8, and those of your step by 16."
 UNSCALED = {  # wrong ranges, and what BLUE becomes
     "0 to 255": BLUE, "0 to 510": 2 * BLUE, "0 to 1": BLUE / 255, "0 to 2": BLUE / 127.5,
@@ -327,12 +326,11 @@ def judge_script(script: Path) -> tuple[bool, str]:
     except NotImplementedError:
         wrong(f"`__getitem__`: {NO_RETURN}", RETURN)
     lines = lines_of_step(tree)
-    taken, unknown = taken_from_main(tree, lines)
-    if unknown:
+    if unknown := names_of_main(tree, lines):
         said = f"Your step uses `{unknown[0]}` of `main`: it is not checked here."
         return False, f"your crops are right. {said}"
     try:
-        judge_step(step_of(tree, lines, taken, names, script))
+        judge_step(step_of(tree, lines, names, script))
     except NotImplementedError:
         wrong("The weights never change.", "Call loss.backward() and then optimizer.step().")
     return True, "your crops and your step compute what the reference does."
@@ -386,13 +384,8 @@ def is_mode(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and bool(MODES.search(ast.unparse(node)))
 
 
-def taken_from_main(
-    tree: ast.Module, lines: Sequence[ast.stmt]
-) -> tuple[list[ast.Assign], list[str]]:
-    """Return the lines of `main` that make the loss of a step, and other names that it uses.
-
-    Only a line such as `criterion = torch.nn.CrossEntropyLoss()` can run again in every step.
-    """
+def names_of_main(tree: ast.Module, lines: Sequence[ast.stmt]) -> list[str]:
+    """Return the names that the lines of a step use, but only the rest of `main` sets."""
     inside = {node for line in lines for node in ast.walk(line)}
     mains = [it for it in tree.body if isinstance(it, ast.FunctionDef) and it.name == "main"]
     outside = [node for main in mains for node in ast.walk(main) if node not in inside]
@@ -402,28 +395,14 @@ def taken_from_main(
               and isinstance(it.ctx, ast.Store) and it not in hidden]  # fmt: skip
     stored += [it.name for it in outside if isinstance(it, ast.FunctionDef | ast.ClassDef)]
     stored += [(it.asname or it.name) for it in outside if isinstance(it, ast.alias)]
-    taken, unknown = [], []
     needed = {it.id for it in inside if isinstance(it, ast.Name)} - GIVEN - {"loss"}
-    for name in sorted(needed.intersection(stored)):
-        setters = [
-            it
-            for it in outside
-            if isinstance(it, ast.Assign) and ast.unparse(it.targets[0]) == name
-        ]
-        is_loss = bool(setters) and LOSS.fullmatch(ast.unparse(setters[0].value))
-        more = set(names_in(setters, ast.Load)) - GIVEN
-        if is_loss and more.isdisjoint(stored) and stored.count(name) == len(setters) == 1:
-            taken += setters
-        else:
-            unknown.append(name)
-    return taken, unknown
+    return sorted(needed.intersection(stored))
 
 
 def step_of(
-    tree: ast.Module, lines: Sequence[ast.stmt], taken: Sequence[ast.stmt], names: dict[str, Any],
-    script: Path,
-) -> Callable[..., Any]:  # fmt: skip
-    """Return the lines of a step, after those taken from `main`, as one function."""
+    tree: ast.Module, lines: Sequence[ast.stmt], names: dict[str, Any], script: Path
+) -> Callable[..., Any]:
+    """Return the lines of a step as one function."""
     inside = [node for line in lines for node in ast.walk(line)]
     stored = names_in(lines, ast.Store)
     backward = [
@@ -446,7 +425,7 @@ def step_of(
          "Call your loss `loss`."),
     )  # fmt: skip
     code = ast.parse(f"def step(model, optimizer, images, labels):\n    return {loss}.detach()")
-    code.body[0].body[:0] = [*taken, *lines]  # type: ignore[attr-defined]
+    code.body[0].body[:0] = lines  # type: ignore[attr-defined]
     names["device"] = torch.device("cpu")
     exec(compile(code, str(script), "exec"), names)
     return names["step"]
