@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 00 · Start here
 #
-# In this course, you write one script that trains ResNet-50 v1.5, and make it faster step by step. Each step starts with a measurement: *where is the time going now?* On one H100, the steps take the script from 1,080 to 4,107 images per second (recorded; the figure is below). Then come more GPUs. On a laptop, you take the same steps with smaller images.
+# In this course, you write one script that trains ResNet-50 v1.5, and make it faster step by step. Each step starts with a measurement: *where is the time going now?* On one H100, the steps take the script from 1,080 to 4,107 images per second (recorded; the figure is below). With several GPUs, you also measure what each adds. On a laptop, you take the same steps with smaller images.
 #
 # After this notebook, you have trained a network and tested it on images, and you know what happens in a training step and why training is so expensive. You should know Python and the basics of deep learning: convolutions, losses and gradient steps. If you have trained networks often, run the first two code cells, and continue with [why training is expensive](#Why-training-is-expensive).
 #
@@ -13,7 +13,7 @@ epochs: int | None = None  # epochs to train
 seed: int = 0  # random seed
 
 # %% [markdown]
-# Run the cells from top to bottom with Shift + Enter. The cell above has the notebook's parameters: to change one, edit it and rerun everything below. The next cell reports your hardware, chooses a *profile* (how long the runs are), and generates the course's images of road signs if they are missing.
+# Run the cells from top to bottom with Shift + Enter. The cell above has the notebook's parameters: to change one, edit it and rerun everything below. The next cell reports your hardware, chooses a *profile* (how long the runs are), and generates the images of road signs if they are missing.
 
 # %%
 import os
@@ -102,6 +102,7 @@ for file in sorted(Path().glob("batch-*.json"), key=os.path.getmtime):
     print(f"  you expected {guess.get(batch, '?')}%")
 recorded = ("resnet50.float32.top1", "resnet50.float32.minutes", "h100.top1", "h100.seconds")
 session.expect(dict.fromkeys(f"roadsigns.{key}" for key in recorded))
+session.note("first_top1", top1[-1], "%", "accuracy of your last run")
 
 # %% [markdown]
 # ### Change one thing
@@ -159,7 +160,7 @@ workshop.figure(fig, alt=f"A training step as a diagram: {alt} to forward")
 #
 # ## Why training is expensive
 #
-# How long does one training run on ImageNet take? It has 1,281,167 training images, and the published recipe trains for 90 epochs. On one V100, a data-centre GPU from 2017 with 16 GB of memory, [NVIDIA's program](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) trains at 400.2 images per second in 32-bit precision (FP32) and at 1,442.6 in 16-bit (FP16). **Predict:** hours, days or weeks for each? And how many MB/s must storage deliver, at 115 KB per image?
+# How long does one training run on ImageNet take? It has 1,281,167 training images, and the published recipe trains for 90 epochs. On one V100, a data-centre GPU from 2017, [NVIDIA's program](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) trains at 400.2 images per second in 32-bit precision (FP32) and at 1,442.6 in 16-bit (FP16). **Predict:** hours, days or weeks for each? And how many MB/s must storage deliver, at 115 KB per image?
 #
 # The next cell computes both and adds an H100.
 
@@ -232,11 +233,7 @@ else:
 # ```
 #
 # </details>
-
-# %% tags=["results"]
-session.note("first_top1", top1[-1], "%", "accuracy of your last run")
-
-# %% [markdown]
+#
 # ## If something does not work
 #
 # - **Errors are one line long**: each names what is wrong and says how to fix it. [docs/troubleshooting.md](../docs/troubleshooting.md) explains common ones.
