@@ -480,7 +480,7 @@ what = f"copies that decode, of {session.flips} with a flipped bit"
 session.note("survivors", len(decoded), what=what)
 
 # %% [markdown]
-# A decoder looks at the bytes, not the name, and it misses most flipped bits. Many hardly change the image; others discolour the rest, as JPEG stores each block's mean as a difference. RecordIO has no checksums. That is why this project's `im2rec` also writes a file `PREFIX.crc`, with a checksum per record; MXNet and DALI ignore it.
+# A decoder looks at the bytes, not the name, and it misses most flipped bits. Many flips hardly change the image; others discolour the rest, as JPEG stores each block's mean as a difference. RecordIO has no checksums. That is why this project's `im2rec` also writes a file `PREFIX.crc`, with a checksum per record; MXNet and DALI ignore it.
 #
 # The next two cells flip one bit in a copy of the records, run `verify` on it with and without checksums, then pack the odd files. **Predict:** which odd files does packing refuse, and which does `verify` report?
 
