@@ -122,22 +122,15 @@ def training_step(model, optimizer, images, labels):
 
 # %%
 training_step = nb02_checks.check_step(training_step)
-
-
-def train(model, loader, steps):
-    """Train for `steps` steps, one epoch at most, at a constant rate; return the losses."""
-    lr = 0.1 * batch / 256  # linear scaling
-    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9, weight_decay=1e-4)
-    losses = [
-        training_step(model, optimizer, images.to(device), labels.to(device))
-        for _, (images, labels) in zip(range(steps), loader, strict=False)
-    ]
-    return [float(loss) for loss in losses]  # waits for the device only here
-
-
 small = ResNet(resnet.resnet(18, num_classes=len(photos.classes))).to(device)
 start = {name: value.clone() for name, value in small.state_dict().items()}
-losses = train(small, loader, session.loop_steps)
+lr = 0.1 * batch / 256  # linear scaling
+optimizer = torch.optim.SGD(small.parameters(), lr=lr, momentum=0.9, weight_decay=1e-4)
+losses = [
+    training_step(small, optimizer, images.to(device), labels.to(device))
+    for _, (images, labels) in zip(range(session.loop_steps), loader, strict=False)
+]
+losses = [float(loss) for loss in losses]  # waits for the device only here
 print(f"loss {losses[0]:.2f} at the start, {np.mean(losses[-5:]):.2f} in the last 5 steps")
 
 # %% [markdown]
@@ -230,12 +223,9 @@ workshop.ladder.figure()
 
 # %%
 parts = workshop.trace("trace.json.gz")
-kinds = ("normalisation", "pointwise", "copy", "optimizer")
-moving = sum(parts[kind] for kind in kinds) / sum(parts.values())
-print(f"{', '.join(kinds)}: together {moving:.0%}")
 
 # %% [markdown]
-# Convolutions compute; the kinds in the last line mostly read and write memory. On a CPU, `waiting` is loading a batch; on a GPU, it is all the time in which neither a kernel nor a copy runs.
+# Convolutions compute; normalisation, pointwise, copy and optimizer mostly read and write memory. On a CPU, `waiting` is loading a batch; on a GPU, it is all the time in which neither a kernel nor a copy runs.
 #
 # ### Can you feed the device faster?
 #
@@ -367,8 +357,6 @@ off = np.abs((fixed + each * counts) / seconds - 1).max()
 if len(counts) > 3:
     print(f"The line: {1000 * fixed:.1f} ms + batch x {1000 * each:.2f} ms.", end=" ")
     print(f"The times differ from it by up to {off:.0%}.")
-else:
-    print("These are too few batches to test the line.")
 gain = f"A batch of {last} is {rates[last] / rates[2]:.1f} times as fast per image as one of 2"
 fig, axes = plt.subplots(figsize=(8, 3), layout="constrained")
 axes.semilogx(counts, counts / seconds, "o", base=2, label="measured")
@@ -378,8 +366,7 @@ axes.set(title=f"{gain} ({session.image_size} px)", ylim=0, xticks=counts)
 axes.set(xlabel="images per step", ylabel="images/s, forward and backward")
 axes.set_xticklabels(counts)
 axes.legend()
-found = ", ".join(f"{count}: {rate:.1f}" for count, rate in rates.items())
-workshop.figure(fig, alt=f"Images/s by batch, with the fitted line. {found}.")
+workshop.figure(fig, alt=f"Images/s by batch, with the fitted line. {gain}.")
 
 # %% [markdown]
 # If the times are within 20% of the line, a fixed cost can explain the gain. On a GPU, launching and computing overlap: if launching takes longer, small batches take equally long.

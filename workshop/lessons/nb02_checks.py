@@ -31,6 +31,7 @@ STEP_LR = 0.1
 STEP_PARTS = ("forward", "backward", "update")  # blocks of train.py
 MODES = re.compile(r"\.(zero_grad|eval|train)\(")  # calls that may be outside of those blocks
 GIVEN = {"model", "optimizer", "images", "labels", "device"}  # to the step of the test
+LOSS = re.compile(r"[\w.]*Loss\(\)(\.to\(device\))?")  # made in `main`, the same in every step
 INDENT = "Indent `def __getitem__` by 4 spaces, its lines by 8, and those of your step by 16."
 UNSCALED = {  # wrong ranges, and what BLUE becomes
     "0 to 255": BLUE, "0 to 510": 2 * BLUE, "0 to 1": BLUE / 255, "0 to 2": BLUE / 127.5,
@@ -326,11 +327,12 @@ def judge_script(script: Path) -> tuple[bool, str]:
     except NotImplementedError:
         wrong(f"`__getitem__`: {NO_RETURN}", RETURN)
     lines = lines_of_step(tree)
-    if unknown := names_of_main(tree, lines):
+    taken, unknown = taken_from_main(tree, lines)
+    if unknown:
         said = f"Your step uses `{unknown[0]}` of `main`: it is not checked here."
         return False, f"your crops are right. {said}"
     try:
-        judge_step(step_of(tree, lines, names, script))
+        judge_step(step_of(tree, [*taken, *lines], names, script))
     except NotImplementedError:
         wrong("The weights never change.", "Call loss.backward() and then optimizer.step().")
     return True, "your crops and your step compute what the reference does."
@@ -384,8 +386,13 @@ def is_mode(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and bool(MODES.search(ast.unparse(node)))
 
 
-def names_of_main(tree: ast.Module, lines: Sequence[ast.stmt]) -> list[str]:
-    """Return the names that the lines of a step use, but only the rest of `main` sets."""
+def taken_from_main(
+    tree: ast.Module, lines: Sequence[ast.stmt]
+) -> tuple[list[ast.Assign], list[str]]:
+    """Return the lines of `main` that make the loss of a step, and other names that it uses.
+
+    Only a line such as `criterion = torch.nn.CrossEntropyLoss()` can run again in every step.
+    """
     inside = {node for line in lines for node in ast.walk(line)}
     mains = [it for it in tree.body if isinstance(it, ast.FunctionDef) and it.name == "main"]
     outside = [node for main in mains for node in ast.walk(main) if node not in inside]
@@ -396,13 +403,19 @@ def names_of_main(tree: ast.Module, lines: Sequence[ast.stmt]) -> list[str]:
     stored += [it.name for it in outside if isinstance(it, ast.FunctionDef | ast.ClassDef)]
     stored += [(it.asname or it.name) for it in outside if isinstance(it, ast.alias)]
     needed = {it.id for it in inside if isinstance(it, ast.Name)} - GIVEN - {"loss"}
-    return sorted(needed.intersection(stored))
+    made = {
+        ast.unparse(it.targets[0]): it for it in outside
+        if isinstance(it, ast.Assign) and LOSS.fullmatch(ast.unparse(it.value))
+        and (set(names_in([it.value], ast.Load)) - GIVEN).isdisjoint(stored)
+    }  # fmt: skip
+    taken = {name: made[name] for name in needed.intersection(made) if stored.count(name) == 1}
+    return list(taken.values()), sorted(needed.intersection(stored) - taken.keys())
 
 
 def step_of(
     tree: ast.Module, lines: Sequence[ast.stmt], names: dict[str, Any], script: Path
 ) -> Callable[..., Any]:
-    """Return the lines of a step as one function."""
+    """Return the lines of a step, after those taken from `main`, as one function."""
     inside = [node for line in lines for node in ast.walk(line)]
     stored = names_in(lines, ast.Store)
     backward = [

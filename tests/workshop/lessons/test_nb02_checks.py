@@ -239,7 +239,15 @@ WRAPPED = """            with torch.enable_grad():
 @pytest.mark.parametrize(
     ("edits", "said"),
     [
-        (CRITERION, f"{NOT_CHECKED} `criterion`"),
+        (CRITERION, "✓ train.py: your crops and your step"),
+        (CRITERION | {"optimizer.zero_grad()\n": "pass\n"}, "✗ train.py: Every step adds"),
+        (CRITERION | {"CrossEntropyLoss()": "CrossEntropyLoss(label_smoothing=args.lr)"},
+         f"{NOT_CHECKED} `criterion`"),
+        (CRITERION | {"CrossEntropyLoss()": "CrossEntropyLoss(weight=torch.ones(12))"},
+         f"{NOT_CHECKED} `criterion`"),
+        (CRITERION | {"CrossEntropyLoss()": "CrossEntropyLoss().to(device)"}, "✓ train.py: your"),
+        (CRITERION | {"    criterion = torch.nn": "    from torch import nn\n    criterion = nn"},
+         f"{NOT_CHECKED} `criterion`"),
         ({BEFORE: f"    from torch.nn import functional as ops\n{BEFORE}",
           "F.cross_entropy(model": "ops.cross_entropy(model"}, f"{NOT_CHECKED} `ops`"),
         ({UPDATE: f"{UPDATE}                if args.save and not loss.isfinite():\n"
