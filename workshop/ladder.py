@@ -379,16 +379,18 @@ def picture(file: Path, rung: str = "") -> dict[str, Any]:
         here.set_yticks(range(len(climbed)), labels)
         here.set_ylim(len(climbed) - 0.5, -0.5)
         fig.legend(fontsize="small", ncols=4, loc="outside lower left")
-    for bars, colour in ((values, "#999999"), (gpu, "#56b4e9")):
+    for bars, colour in ((values, "#999999"), (gpu, "#555555")):
         drawn = there.barh(list(bars), list(bars.values()), 0.6, color=colour)
         there.bar_label(drawn, fmt="{:,.0f}", padding=3)
+    shards = "\n(your DALI rungs read shards)" if climbed else ""
     there.set(
         title=f"224 px{'. V100: published, batch 96 or 208' if values else ''}\n"
-        "H100: recorded, batch 128, from JPEG files\n(your DALI rungs read shards)",
+        f"H100: recorded, batch 128, from JPEG files{shards}",
         xlabel="images/s",
     )
     there.set_xlim(0, 1.2 * max([*values.values(), *gpu.values()]))
     there.locator_params(axis="x", nbins=6)
+    there.xaxis.set_major_formatter("{x:,.0f}")
     there.invert_yaxis()
     rates = {_label(name): record["rungs"][name]["images_per_s"] for name in climbed}
     steps = [f"{name} {output.cell_text(rate)}" for name, rate in rates.items()]

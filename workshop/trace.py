@@ -22,10 +22,11 @@ from workshop import output
 
 Span = tuple[float, float, str]  # begin and end in ms, and the kind
 
-# The kinds and their colours. If several run at a time, the instant counts for the first of them.
+# The kinds and their colours: those of the ladder mean the same here. If several kinds run at a
+# time, the instant counts for the first of them.
 KINDS = {
     "convolution": "#0072b2",
-    "normalisation": "#e69f00",
+    "normalisation": "#cc79a7",
     "pointwise": "#56b4e9",
     "optimizer": "#009e73",
     "copy": "#f0e442",

@@ -41,8 +41,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageFile
-from PIL.JpegImagePlugin import get_sampling
+from PIL import Image
 
 data = Path(session.data_root)
 train, val = (sorted((data / split).glob("*/*")) for split in ("train", "val"))
@@ -63,13 +62,11 @@ print(f"{'classes':32}{len(per_class):>10}  1,000")
 print(f"{'images of the smallest class':32}{min(per_class.values()):>10}  732")
 print(f"{'images of the largest class':32}{max(per_class.values()):>10}  1,300")
 print(f"{'training images, GB':32}{kilobytes.sum() / 1e6:>10.2f}  {ARCHIVE / 1e9:.1f}")
+# the archive's headers and padding, less than 1%, count as images
 print(f"{'mean image, KB':32}{kilobytes.mean():>10.1f}  {ARCHIVE / IMAGENET / 1000:.1f}")
 print("colour modes here:", dict(modes))
 session.expect({"data.mean_kb": kilobytes.mean()})
 session.note("mean_kb", float(kilobytes.mean()), "KB", "mean size of a training image")
-
-# %% [markdown]
-# ImageNet's mean image size is its archive's size divided by the number of images; headers and padding account for less than 1%.
 
 # %%
 import matplotlib.pyplot as plt
@@ -104,11 +101,8 @@ for (name, mean), dashes in zip(lines.items(), ("-", "--"), strict=True):
 right.set(title=f"File sizes: {kilobytes.min():.0f} to {kilobytes.max():.0f} KB")
 right.set(xlabel="file size, KB", ylabel="training images")
 right.legend()
-finding = (
-    f"{upright:.0f}% are in portrait orientation; the largest file is {kilobytes.max():.0f} KB"
-)
-workshop.figure(fig, alt=f"The commonest image shapes, and a histogram of file sizes. {finding}.")
-print(finding)
+alt = f"The commonest image shapes ({upright:.0f}% portrait), and a histogram of file sizes."
+workshop.figure(fig, alt=alt)
 
 # %% [markdown]
 # These images are generated. They vary less than real photos do, but in some of the same ways: signs are small, tilted, dirty or half hidden, and some images are dark, in greyscale or in portrait orientation.
@@ -168,41 +162,9 @@ print(f"{np.sum(numbers - 1 == labels)} of {len(labels)} are equal")
 # %% [markdown]
 # The kit numbers its classes in its own order, which is not the sorted order of the WordNet ids. In the real kit, number 1 is the kit fox, `n02119789`, and the kit fox has label 278. `data_prep.imagenet` looks up the ids in the kit's table and moves each image into its class folder.
 #
-# ## Odd files
-#
-# In a million files, some are not what their names suggest. ImageNet's training set has 22 CMYK images and a PNG named `.JPEG`. Interrupted copies leave truncated and empty files, and cloning without git LFS leaves pointer files. The next cell makes one of each, and a greyscale image. **Predict:** which will Pillow decode?
-
-# %%
-original = firsts[0].read_bytes()
-image = Image.open(firsts[0]).convert("RGB")
-odd = Path("odd/any")
-odd.mkdir(parents=True)
-image.convert("CMYK").save(odd / "cmyk.jpg")
-image.convert("L").save(odd / "grey.jpg")
-image.save(odd / "png.jpg", "PNG")
-(odd / "cut.jpg").write_bytes(original[: len(original) * 2 // 3])
-pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{0:064}\nsize {len(original)}\n"
-(odd / "pointer.jpg").write_text(pointer)
-(odd / "empty.jpg").touch()
-
-for file in sorted(odd.iterdir()):
-    try:
-        with Image.open(file) as opened:
-            opened.load()
-            print(f"{file.name:12} {opened.format}, {opened.mode}, {opened.size}")
-    except OSError as error:
-        print(f"{file.name:12} refused: {str(error).split(' <')[0].split(' /')[0]}")
-ImageFile.LOAD_TRUNCATED_IMAGES = True  # a lenient decoder
-rows = np.asarray(Image.open(odd / "cut.jpg").convert("L"))
-ImageFile.LOAD_TRUNCATED_IMAGES = False
-print(f"cut.jpg, leniently: {np.sum(np.ptp(rows, axis=1) == 0)} of {len(rows)} rows are plain grey")
-
-# %% [markdown]
-# A decoder looks at the bytes, not the name. Decoders differ: a strict one refuses `cut.jpg`, while a lenient one fills the rest with grey. Packing with `--pass-through` does not decode, so some of these get through, as you will see below.
-#
 # ## Pack with `im2rec`
 #
-# RecordIO was MXNet's format. MXNet was retired in 2023, but DALI still reads RecordIO. It is simple, and the published runs used it. Today you will more often meet MosaicML's MDS, Parquet, or WebDataset (tar), which you write below: the idea is the same.
+# RecordIO was MXNet's format. MXNet was retired in 2023, but DALI [still reads it](https://docs.nvidia.com/deeplearning/dali/user-guide/docs/operations/nvidia.dali.fn.readers.mxnet.html). It is simple, and the published runs used it. Today you will more often meet MosaicML's MDS, Parquet, or WebDataset (tar), which you write below: the idea is the same.
 #
 # Packing takes two commands: the first lists the images, the second packs them. With `--pass-through`, the bytes of each JPEG are copied unchanged. These flags match MXNet's `im2rec.py`.
 
@@ -299,22 +261,6 @@ class Records:
 records = Records("records/val")
 Records.__getitem__ = nb01.check_item(records, "records/val.lst", data / "val")
 
-# %%
-# Does DALI's reader agree? It shares no code with this course and reads the same two files.
-if workshop.has("nvidia.dali"):
-    from nvidia.dali import fn, pipeline_def
-
-    @pipeline_def(batch_size=16, num_threads=2, device_id=None)
-    def reader():
-        jpegs, labels = fn.readers.mxnet(path="records/val.rec", index_path="records/val.idx")
-        return fn.decoders.image(jpegs), labels
-
-    pipe = reader()
-    pipe.build()
-    labels = [int(label) for label in pipe.run()[1].as_array().ravel()]
-    print("DALI: ", labels)
-    print("yours:", [records[i][1] for i in range(16)])
-
 # %% [markdown]
 # ## What you gain by packing
 #
@@ -374,12 +320,6 @@ def tar_in_order():
                 tar.extractfile(entry).read()
 
 
-def tar_headers():
-    for shard in shards:
-        with tarfile.open(shard) as tar:
-            tar.getmembers()  # skips the contents
-
-
 def forget():
     if not hasattr(os, "posix_fadvise"):  # macOS lacks it: there, "cold" is warm, too
         return
@@ -402,56 +342,42 @@ for turn in range(rounds + 1):  # the first one warms up
             way()
             if turn:
                 rates[way.__name__, cache].append(len(val) / (time.perf_counter() - begin))
-begin = time.perf_counter()
-for _ in range(rounds):
-    tar_headers()
-headers = (time.perf_counter() - begin) / rounds  # seconds, warm
 training = nb01.training_speed()  # images/s: trains ResNet-50 at 224 px for a few steps
 
 # %%
-fig, axes = plt.subplots(1, 2, figsize=(10, 2.6), layout="constrained", sharey=True)
+fig, axes = plt.subplots(1, 2, figsize=(10, 2.6), layout="constrained", sharex=True, sharey=True)
 needed = session.results["published.v100.8gpu.fp16.ips"].value
 middle = {key: np.median(values) for key, values in rates.items()}
 names = [way.__name__.replace("_", " ") for way in ways]
 gain, tar = (
-    {c: np.median(np.divide(rates["records_in_order", c], rates[way, c])) for c in ("warm", "cold")}
+    {c: workshop.ratio(np.divide(rates["records_in_order", c], rates[way, c]))
+     for c in ("warm", "cold")}
     for way in ("files_at_random", "tar_in_order")
-)
+)  # fmt: skip
 for ax, cache in zip(axes, ("warm", "cold"), strict=True):
     values = [rates[way.__name__, cache] for way in ways]
     mid = [np.median(v) for v in values]
     ends = [[m - min(v) for m, v in zip(mid, values, strict=True)],
             [max(v) - m for m, v in zip(mid, values, strict=True)]]  # fmt: skip
-    ax.barh(names, mid, xerr=ends, capsize=4)
-    ax.axvline(training, color="#d55e00", lw=4, label=f"this machine trains on {training:,.1f}")
+    ax.barh(names, mid, xerr=ends, capsize=4, color="#e69f00")  # input, as in notebook 00
+    ax.axvline(training, color="#0072b2", lw=4, label=f"this machine trains on {training:,.1f}")
     ax.axvline(needed, color="black", ls="--", label=f"8 V100s train on {needed:,.0f}")
-    over = np.divide(rates["records_in_order", cache], rates["files_at_random", cache])
     name = f"{cache.capitalize()} cache: records in order over files at random"
-    ax.set(title=f"{name}\n{workshop.ratio(over)}")
+    ax.set(title=f"{name}\n{gain[cache]}")
     ax.set(xlabel=f"images/s without decoding, median and range of {rounds} rounds")
     ax.locator_params(axis="x", nbins=5)
     ax.xaxis.set_major_formatter("{x:,.0f}")
 axes[0].invert_yaxis()
 axes[1].legend(fontsize=8)
-finding = (
-    f"records in order: {gain['warm']:.1f} (warm), {gain['cold']:.1f} (cold) times as fast as"
-    f" files, {tar['warm']:.1f} and {tar['cold']:.1f} times as fast as tar"
-)
-workshop.figure(fig, alt=f"Reading speed in four ways, warm and cold: {finding}.")
-print(finding)
-print(f"this machine trains on {training:,.1f} images/s (ResNet-50, 224 px)")
-for way in ("files_at_random", "records_in_order"):
-    times = middle[way, "cold"] / training
-    digits = 0 if times > 99 else 1
-    print(f"cold, {way.replace('_', ' ')}: one reader delivers {times:,.{digits}f} times that")
-share = min(1, headers * middle["tar_in_order", "warm"] / len(val))
-print(f"warm, Python spends {share:.0%} of tar's time on the headers")
+alt = f"Reading speed in four ways; records over files: warm {gain['warm']}, cold {gain['cold']}"
+workshop.figure(fig, alt=alt)
+print(f"records in order over tar: warm {tar['warm']}; cold {tar['cold']}")
 overhead = 100 * (len(packed) / sum(file.stat().st_size for file in val) - 1)
 print(f"the price of packing: a second copy of the data, {overhead:.2f}% larger than the first")
-session.note("cold_gain", float(gain["cold"]), "times", "records in order over files, cold")
+session.note("cold_gain", gain["cold"].median, "times", "records in order over files, cold")
 
 # %% [markdown]
-# The two panels have different scales. From the first bar to the second, you open one file instead of one per image; from the second to the third, you read in order, and the system can read ahead if the cache is cold. Ignore a gain if its two ranges overlap. The last bar shows a reader, not a format: tar is read in order, too, but `tarfile` parses headers and copies in Python.
+# From the first bar to the second, you open one file instead of one per image; from the second to the third, you read in order, and the system can read ahead if the cache is cold. Ignore a gain if its two ranges overlap. The last bar shows a reader, not a format: tar is read in order, too, but by `tarfile`, which is written in Python.
 #
 # ## Resize or re-encode?
 #
@@ -478,20 +404,9 @@ for _ in range(rounds):
             steps[step](opened[name], i)
         found.append((time.perf_counter() - begin) / len(opened[name]))
 ms = {key: 1000 * np.median(found) for key, found in seconds.items()}
-originals = [image for image, _ in opened["pass through"]]
 size = {name: np.subtract(few.ends, few.offsets) / 1000 for name, few in opened.items()}  # KB
-full = np.array([get_sampling(image) == 0 for image in originals])  # colours in full resolution
-for which, chosen in {"in 4:4:4": full, "in 4:2:0 or grey": ~full}.items():
-    factor = np.mean(size["quality 95"][chosen] / size["pass through"][chosen])
-    print(f"{sum(chosen)} originals {which}: quality 95 makes them {factor:.2f} times as large")
-tables = {}  # from a file's quantisation table to Pillow's quality
-for quality in range(1, 101):
-    Image.new("L", (8, 8)).save(buffer := io.BytesIO(), "JPEG", quality=quality)
-    tables[tuple(Image.open(buffer).quantization[0])] = quality
-known = [tables.get(tuple(image.quantization[0]), 0) for image in originals]
-print(f"by their quantisation tables, their quality is {min(known)} to {max(known)}")
-exact = [np.asarray(image.convert("RGB"), float) for image in originals]
-print(f"\n{'per image':20}   KB  read, ms    decode, ms (range)   share  error of 255")
+exact = [np.asarray(image.convert("RGB"), float) for image, _ in opened["pass through"]]
+print(f"{'per image':20}   KB  read, ms    decode, ms (range)   share  error of 255")
 for name, few in opened.items():
     pixels = [np.asarray(image.convert("RGB"), float) for image, _ in few]
     errors = [abs(a - b).mean() for a, b in zip(pixels, exact, strict=True) if a.shape == b.shape]
@@ -508,11 +423,32 @@ print(f"this machine takes {training / one:.2g} such cores,", end=" ")
 print(f"8 V100s {needed / one:,.0f}, 8 H100s {fast / one:,.0f}.")
 
 # %% [markdown]
-# `share` is decoding's share of the time (warm cache). Near 100%, packing has done its part: the decoder is the next bottleneck (notebooks 04 and 05). Quality 95 changes the pixels but hardly the mean size. Files in 4:2:0 or grey below 95 grow; those in 4:4:4 shrink on average, because Pillow's default (4:2:0) halves their colour resolution in both directions. Resizing removes detail from the random crops. NVIDIA's ImageNet recipe asks for crops of as little as 5% of the area and enlarges them to 224 × 224. From a 500 × 375 image, such a crop has about 97 × 97 real pixels, but only 66 × 66 after resizing to 256. The published runs read pass-through records.
+# `share` is decoding's share of the time (warm cache). Near 100%, packing has done its part: the decoder is the next bottleneck (notebooks 04 and 05). Quality 95 changes the pixels but hardly the mean size. Resizing removes detail from the random crops. NVIDIA's ImageNet recipe asks for crops of as little as 5% of the area and enlarges them to 224 × 224. From a 500 × 375 image, such a crop has about 97 × 97 real pixels, but only 66 × 66 after resizing to 256. The published runs read pass-through records.
 #
-# ## One wrong bit
+# ## Which damage is noticed?
 #
-# Disks and transfers sometimes flip a bit. **Predict:** what share of copies of one image, each with a single flipped bit, still decode without an error?
+# In a million files, some are not what their names suggest. ImageNet's training set has 22 CMYK images and a PNG named `.JPEG`. Interrupted copies leave truncated and empty files, cloning without git LFS leaves pointer files, and disks and transfers sometimes flip a bit. **Predict:** which of the six files below will Pillow decode? And what share of copies of one image, each with a single flipped bit?
+
+# %%
+original = firsts[0].read_bytes()
+image = Image.open(firsts[0]).convert("RGB")
+odd = Path("odd/any")
+odd.mkdir(parents=True)
+image.convert("CMYK").save(odd / "cmyk.jpg")
+image.convert("L").save(odd / "grey.jpg")
+image.save(odd / "png.jpg", "PNG")
+(odd / "cut.jpg").write_bytes(original[: len(original) * 2 // 3])
+pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{0:064}\nsize {len(original)}\n"
+(odd / "pointer.jpg").write_text(pointer)
+(odd / "empty.jpg").touch()
+
+for file in sorted(odd.iterdir()):
+    try:
+        with Image.open(file) as opened:
+            opened.load()
+            print(f"{file.name:12} {opened.format}, {opened.mode}, {opened.size}")
+    except OSError as error:
+        print(f"{file.name:12} refused: {str(error).split(' <')[0].split(' /')[0]}")
 
 # %%
 exact = np.asarray(Image.open(io.BytesIO(original)).convert("RGB"), float)
@@ -544,7 +480,9 @@ what = f"copies that decode, of {session.flips} with a flipped bit"
 session.note("survivors", len(decoded), what=what)
 
 # %% [markdown]
-# A decoder misses most of this damage. Many flips hardly change the image; others discolour the rest, as JPEG stores each block's mean as a difference. RecordIO has no checksums. That is why this project's `im2rec` also writes a file `PREFIX.crc`, with a checksum per record; MXNet and DALI ignore it. Now change one bit in the middle of a copy of the records, and run `verify` on it.
+# A decoder looks at the bytes, not the name, and it misses most flipped bits. Many flips hardly change the image; others discolour the rest, as JPEG stores each block's mean as a difference. RecordIO has no checksums. That is why this project's `im2rec` also writes a file `PREFIX.crc`, with a checksum per record; MXNet and DALI ignore it.
+#
+# The next two cells flip one bit in a copy of the records, run `verify` on it with and without checksums, then pack the odd files. **Predict:** which odd files does packing refuse, and which does `verify` report?
 
 # %%
 shutil.copytree("records", "damaged")
@@ -560,21 +498,15 @@ print(f"byte {at:,} was {packed[at]:#04x} and is now {damaged[at]:#04x}")
 # rm damaged/val.crc
 # echo "--- again, without the checksums"
 # python -m data_prep.verify damaged/val.rec 2>&1 | tail -n 3
-# test "$status" = 1
-
-# %% [markdown]
-# Without checksums, this damage goes unnoticed or, at best, causes a decoder warning. The last line of `verify` says what it could not check. For record files from elsewhere, add checksums with `python -m data_prep.im2rec --checksums PREFIX` once you trust the files.
-#
-# Now pack the odd files. **Predict:** which of them does packing refuse, which does `verify` report, and which are fine?
-
-# %% language="bash" magic_args="-e"
+# echo "--- the odd files"
 # python -m data_prep.im2rec --list --recursive odd-records/odd odd
 # python -m data_prep.im2rec --pass-through --skip-bad odd-records/odd odd 2>&1
-# python -m data_prep.verify odd-records/odd.rec 2>&1 || status=$?
-# test "$status" = 1
+# python -m data_prep.verify odd-records/odd.rec 2>&1 || echo "exit status $?"
 
 # %% [markdown]
-# `im2rec` refuses files that cannot be images; with `--skip-bad` it names them and leaves them out. The truncated file was packed, because packing decodes nothing; `verify` names its record. Its other error is about the list: `--skip-bad` leaves the two refused files in `odd.lst`, so the list has two entries without a record. Remove the files, then list and pack again. CMYK and grey images are only noted, because every loader here converts them. The PNG passes without a note: a record has no file name to contradict it. If you pass `verify` a whole data set, it also compares the classes of train and val, so it would catch the missing class folder.
+# Without checksums, the flipped bit goes unnoticed or, at best, causes a decoder warning. For record files from elsewhere, add checksums with `python -m data_prep.im2rec --checksums PREFIX` once you trust the files.
+#
+# `im2rec` refuses files that cannot be images; with `--skip-bad` it names them and leaves them out. The truncated file was packed, because packing decodes nothing; `verify` names its record. Its other error is about the two refused files, which are still in `odd.lst`: remove the files, then list and pack again. The PNG passes: a record has no file name to contradict it.
 #
 # ## Would you pack?
 #

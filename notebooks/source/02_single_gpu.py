@@ -50,8 +50,6 @@ torch.multiprocessing.set_start_method("fork", force=True)
 plt.style.use("tableau-colorblind10")
 random.seed(seed)
 torch.manual_seed(seed)  # of the weights, the order of the images, and the workers' crops
-file = next((session.data_root / "train").glob("*/*.jpg"))
-print(f"{file.parent.name}: {Image.open(file).size} pixels")
 
 
 class Photos(Dataset):
@@ -98,6 +96,16 @@ print("Convolutions of the first block that halves the image size, the last in i
 print(*(part for part in model.layer2[0].children() if isinstance(part, torch.nn.Conv2d)), sep="\n")
 
 # %% [markdown]
+# ## The recipe
+#
+# Besides the network, the **recipe** decides the accuracy. Here is the whole published one ([docs/recipes.md](../docs/recipes.md) has others):
+
+# %% language="bash" magic_args="-e"
+# rn50 run --preset RN50_FP16_8GPU --print recipe
+
+# %% [markdown]
+# Your step uses three of these numbers: momentum, weight decay and the **learning rate**. The rate is 0.1 for 256 images and scales with the **global batch** (that of all GPUs): with twice the batch, an epoch has half as many steps, each twice as far. This is **linear scaling**. It fails early on, when gradients change a lot, so long runs begin with a **warm-up**: the rate rises from zero over five epochs. Later, it drops tenfold three times. You write this schedule in `ex02.schedule`.
+#
 # ## Write the step
 #
 # Each step takes a batch, computes the loss (`F.cross_entropy`), finds the gradient of every weight (`backward`), and moves each weight a little against its gradient. **Your turn:** write one step. PyTorch adds new gradients to the old ones, so erase those first. Return `loss.detach()`: the loss, without the graph and its tensors.
@@ -114,21 +122,15 @@ def training_step(model, optimizer, images, labels):
 
 # %%
 training_step = nb02_checks.check_step(training_step)
-
-
-def train(model, loader, steps, lr=0.0125):
-    """Train for `steps` steps, one epoch at most, at a constant rate; return the losses."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9, weight_decay=1e-4)
-    losses = [
-        training_step(model, optimizer, images.to(device), labels.to(device))
-        for _, (images, labels) in zip(range(steps), loader, strict=False)
-    ]
-    return [float(loss) for loss in losses]  # waits for the device only here
-
-
 small = ResNet(resnet.resnet(18, num_classes=len(photos.classes))).to(device)
 start = {name: value.clone() for name, value in small.state_dict().items()}
-losses = train(small, loader, session.loop_steps)
+lr = 0.1 * batch / 256  # linear scaling
+optimizer = torch.optim.SGD(small.parameters(), lr=lr, momentum=0.9, weight_decay=1e-4)
+losses = [
+    training_step(small, optimizer, images.to(device), labels.to(device))
+    for _, (images, labels) in zip(range(session.loop_steps), loader, strict=False)
+]
+losses = [float(loss) for loss in losses]  # waits for the device only here
 print(f"loss {losses[0]:.2f} at the start, {np.mean(losses[-5:]):.2f} in the last 5 steps")
 
 # %% [markdown]
@@ -204,14 +206,12 @@ input_ms, compute_ms = rung["input_ms"], rung["compute_ms"]
 waiting = 100 * input_ms / (input_ms + compute_ms)
 print(f"a step: {input_ms:.1f} ms of input and {compute_ms:.1f} ms of computation;", end=" ")
 print(f"{waiting:.0f}% is waiting for input, and you expected {guess}%")
-if device.type == "cuda" and torch.cuda.get_device_capability() >= (8, 0):
-    print("TF32 in convolutions:", torch.backends.cudnn.allow_tf32)
 workshop.ladder.figure()
 
 # %% [markdown]
 # This figure, the **ladder**, reappears whenever the script changes. Each version is a **rung**; yours is the first. Colours show where the time goes.
 #
-# On an A100 or a newer GPU, PyTorch computes float32 convolutions in **TF32** by default: their inputs keep 10 bits of mantissa. Notebook 06 measures both.
+# On an A100 or a newer GPU, PyTorch computes float32 convolutions in **TF32**, with fewer bits, [by default](https://docs.pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices). Notebook 06 measures both.
 #
 # Two worker processes decode images *while* the model computes, so `input_ms` is only what this overlap does not hide, plus the copy to the GPU, which overlaps nothing here. With overlap, the slower sets the pace; without it, times add up. On a CPU, decoding takes cores from the computation: part of its cost is in `compute_ms`.
 #
@@ -223,12 +223,9 @@ workshop.ladder.figure()
 
 # %%
 parts = workshop.trace("trace.json.gz")
-kinds = ("normalisation", "pointwise", "copy", "optimizer")
-moving = sum(parts[kind] for kind in kinds) / sum(parts.values())
-print(f"{', '.join(kinds)}: together {moving:.0%}")
 
 # %% [markdown]
-# Convolutions compute; the kinds in the last line mostly read and write memory. On a CPU, `waiting` is loading a batch; on a GPU, it is all the time in which neither a kernel nor a copy runs. (Here, amber is normalisation, not input.)
+# Convolutions compute; normalisation, pointwise, copy and optimizer mostly read and write memory. On a CPU, `waiting` is loading a batch; on a GPU, it is all the time in which neither a kernel nor a copy runs.
 #
 # ### Can you feed the device faster?
 #
@@ -357,13 +354,9 @@ last, counts = max(rates), np.array(list(rates))
 seconds = counts / np.array(list(rates.values()))  # of a step
 each, fixed = np.polyfit(counts, seconds, 1, w=1 / seconds)
 off = np.abs((fixed + each * counts) / seconds - 1).max()
-change = 100 * (rates[last] / rates[last // 2] - 1)
-print(f"From {last // 2} to {last} images, the speed changes by {change:+.0f}%.")
 if len(counts) > 3:
     print(f"The line: {1000 * fixed:.1f} ms + batch x {1000 * each:.2f} ms.", end=" ")
     print(f"The times differ from it by up to {off:.0%}.")
-else:
-    print("These are too few batches to test the line.")
 gain = f"A batch of {last} is {rates[last] / rates[2]:.1f} times as fast per image as one of 2"
 fig, axes = plt.subplots(figsize=(8, 3), layout="constrained")
 axes.semilogx(counts, counts / seconds, "o", base=2, label="measured")
@@ -373,8 +366,7 @@ axes.set(title=f"{gain} ({session.image_size} px)", ylim=0, xticks=counts)
 axes.set(xlabel="images per step", ylabel="images/s, forward and backward")
 axes.set_xticklabels(counts)
 axes.legend()
-found = ", ".join(f"{count}: {rate:.1f}" for count, rate in rates.items())
-workshop.figure(fig, alt=f"Images/s by batch, with the fitted line. {found}.")
+workshop.figure(fig, alt=f"Images/s by batch, with the fitted line. {gain}.")
 
 # %% [markdown]
 # If the times are within 20% of the line, a fixed cost can explain the gain. On a GPU, launching and computing overlap: if launching takes longer, small batches take equally long.
@@ -420,75 +412,9 @@ if device.type == "cuda":
 # %% [markdown]
 # By this count, both published batches need little more than half of a V100's memory. The count leaves out the gradients of activations, cuDNN's workspace and DALI's buffers, and it is PyTorch's: the published runs used MXNet. On your GPU, *peak* shows what the count misses.
 #
-# ## What decides the accuracy?
-#
-# The **recipe** is everything that a run sets besides the network. Here is the whole published one, with flags and meanings.
-
-# %% language="bash" magic_args="-e"
-# rn50 run --preset RN50_FP16_8GPU --print recipe
-
-# %% [markdown]
-# The learning rate depends on the batch size. With twice the batch, an epoch has half as many steps. If you also double the rate, the epoch ends in much the same place, as long as gradients change little meanwhile. This is **linear scaling**: 0.1 per 256 images of the **global batch** (that of all GPUs).
-#
-# Early on, gradients change a lot, so the rate rises linearly from zero over five epochs: the **warm-up**. Later it drops tenfold three times.
-#
-# The next cell has this as a function, and as two PyTorch schedulers in sequence: first correct, then with a mistake.
-
-# %%
-from torch.optim.lr_scheduler import LinearLR, MultiStepLR, SequentialLR
-
-per_epoch = 10  # steps; an epoch of ImageNet has 5,004 of them at a batch of 256
-
-
-def learning_rate(epoch, batch=256, warm_up=5, falls=(30, 60, 80)):
-    """Return the rate at any point of training, such as epoch 45.5."""
-    peak = 0.1 * batch / 256
-    if epoch < warm_up:
-        return peak * epoch / warm_up
-    return peak * 0.1 ** sum(epoch >= fall for fall in falls)
-
-
-def scheduled(falls):
-    """Return the rate of each step by PyTorch's schedulers, with decays at `falls` (epochs)."""
-    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
-    warm_up = LinearLR(optimizer, 1e-6, total_iters=5 * per_epoch)
-    decay = MultiStepLR(optimizer, [fall * per_epoch for fall in falls], gamma=0.1)
-    schedule = SequentialLR(optimizer, [warm_up, decay], [5 * per_epoch])
-    rates = []
-    for _ in range(90 * per_epoch):
-        rates.append(optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        schedule.step()
-    return rates
-
-
-at = [step / per_epoch for step in range(90 * per_epoch)]
-ours = [learning_rate(epoch) for epoch in at]
-right, wrong = scheduled([30 - 5, 60 - 5, 80 - 5]), scheduled([30, 60, 80])
-print(f"largest difference from the function: {np.abs(np.subtract(right, ours)).max():.1e}")
-print(f"with (30, 60, 80): still {wrong[32 * per_epoch]:g} in epoch 32")
-fig, axes = plt.subplots(figsize=(10, 3), layout="constrained")
-axes.semilogy(at, ours, lw=5, alpha=0.4, label="the function")
-axes.semilogy(at, right, "--", color="black", label="PyTorch's schedulers")
-axes.semilogy(at, wrong, ":", label="the same, without shifting the decays")
-axes.set(title="Without the shift, each decay is five epochs late")
-axes.set(xlabel="epoch", ylabel="learning rate, batch 256", ylim=1e-5)
-axes.legend()
-workshop.figure(fig, alt="Learning rate over 90 epochs; unshifted decays are five epochs late.")
-
-# %% [markdown]
-# In a sequence, the second scheduler counts from its own start, so the dotted line decays five epochs late. PyTorch's schedulers have state to save and restore; the function returns the same rate on any worker and after any crash.
-#
 # ## What does a long run need?
 #
-# A run that takes days on many GPUs needs more than your script has:
-#
-# | your script | the library (`rn50 run`, notebook 00) | because |
-# |---|---|---|
-# | one learning rate | warm-up and decay, a function of progress | large batches need warm-up; decay improves accuracy |
-# | the loss of the last step only | sums that stay on the device, read every 20 steps | each read makes Python wait for the GPU |
-# | a printed line | a report with every setting and its reason | you need to compare and repeat runs |
-# | weights at the end, with `--save` | a checkpoint per epoch, and `--resume` | machines fail, and jobs hit their time limit |
+# A run that takes days on many GPUs has to survive failures and time limits, so it saves checkpoints and resumes from them. `rn50 run` does, and also follows the recipe's schedule.
 #
 # What must a checkpoint contain? The next cell trains for four steps. Then it trains for two, saves the state, and resumes for the other two: once with the weights alone, once with the momentum too. **Predict:** do both end with the same weights as the uninterrupted run?
 
@@ -525,17 +451,14 @@ for what, state in {"weights": saved[:1], "weights and momentum": saved}.items()
 #
 # ## How long would a whole run take?
 #
-# The recipe for the road signs trains for 9 epochs. **Predict** the minutes from your script's images/s. The table has recorded runs of the library on two cores (64 pixels, batch 32), and NVIDIA's on ImageNet:
+# The recipe for the road signs trains for 9 epochs. **Predict** the minutes from your script's images/s. The table has a recorded run of the library on two cores (64 pixels, batch 32), and NVIDIA's on ImageNet:
 
 # %% tags=["results"]
-yours = {"roadsigns.untrained.top1": None}
-for precision in ("float32", "bfloat16"):
-    yours |= dict.fromkeys(f"roadsigns.resnet50.{precision}.{key}" for key in ("top1", "minutes"))
-for kind in ("fp32.top1", "fp32.hours", "fp16.top1", "fp16.hours"):
-    yours[f"published.v100.1gpu.{kind}"] = None
 minutes = 9 * len(photos) / rung["images_per_s"] / 60
 print(f"{session.image_size} px, batch {session.rung_batch}: 9 epochs take {minutes:.1f} minutes")
-session.expect(yours)
+roadsigns, imagenet = "roadsigns.resnet50.float32", "published.v100.1gpu.fp32"
+runs = (f"{roadsigns}.top1", f"{roadsigns}.minutes", f"{imagenet}.top1", f"{imagenet}.hours")
+session.expect(dict.fromkeys(runs))
 session.note("ladder_1_ips", rung["images_per_s"], "img/s", "speed of your script")
 session.note("data_share", waiting, "%", "share of a step waiting for input")
 
@@ -546,7 +469,7 @@ session.note("data_share", waiting, "%", "share of a step waiting for input")
 # - Many mistakes raise no error, so check the accuracy on unseen images in `eval()` mode.
 # - On separate hardware, input and computation overlap, and only the slower counts; on shared cores, both do. Time the parts, then trace the slow one.
 # - Activations fill the memory; they grow with the batch and the image area.
-# - The learning rate scales with the global batch and starts with a warm-up. Compute it without hidden state.
+# - The learning rate scales with the global batch. Long runs start with a warm-up.
 # - A run that resumes needs the optimizer's state, too.
 #
 # If your step mostly computes, more devices help: notebook 03. If it mostly waits for input, as a GPU with two workers may, more devices won't help; 04 and 05 will. 03 comes first because all later scripts run on several devices.

@@ -171,7 +171,7 @@ def test_decision_in_01(answer: str, said: str, tmp_path: Path, capsys) -> None:
         ("return days * 172800 * 90 / rate / 3600", "these are hours"),
         ("return days * 172800 / rate / 86400", "the 90 epochs are missing"),
         ("return days * 172800 * 90 / rate / 60", "these are minutes"),
-        ("return days * 21600 * 90 / rate / 86400", "each car has 8 cameras"),
+        ("return days * 21600 * 90 / rate / 86400", "is 0.125 times the right answer"),
         ("return 365 * 172800 * 90 / 1442.6 / 86400", "Right for these two numbers only"),
         ("return days * 172800 * 1000 * 90 / rate / 86400", "only one image in 1,000"),
     ],

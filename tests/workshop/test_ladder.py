@@ -24,6 +24,7 @@ from tests.conftest import ROOT, clean_environment
 from tests.support import LAPTOP, Photos
 from tests.workshop.test_trace import check_trace
 from workshop import ladder
+from workshop.trace import KINDS
 
 LADDER = ROOT / "exercises" / "ladder"
 STEPS = {  # each script and the one before
@@ -220,6 +221,8 @@ def test_figure_has_both_libraries_and_no_numbers_of_profile_ci(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = SimpleNamespace(runs=tmp_path, profile="cpu")
+    import matplotlib.colors
+
     monkeypatch.setattr(ladder.session, "need", lambda: here)
     ladder.predict("2", 2.0)
     here.profile = "gpu"
@@ -237,19 +240,29 @@ def test_figure_has_both_libraries_and_no_numbers_of_profile_ci(
         rung |= {"image_size": 64, "batch_size": 16, "ranks": int(name[0])}
     assert ladder._sizes(record) == "\n64 px, batch 16 per worker"
     (tmp_path / "ladder.json").write_text(json.dumps(record))
-    text = ladder.picture(tmp_path / "ladder.json")["text/html"]
-    assert "This machine: one device 4, Horovod 6, DDP 5, DALI (DDP) 7." in text
-    (tmp_path / "none.json").write_text("{}")
-    text = ladder.picture(tmp_path / "none.json", "3_dali")["text/html"]
-    assert "The ladder in images/s. H100, one device: 1,080; H100, DALI: 1,735 (" in text
     assert ladder._before("3_dali_ddp", record["rungs"]) == "2_ddp"
     assert ladder._before("4_amp_horovod", record["rungs"]) == "3_dali_ddp"
-    monkeypatch.setattr(ladder.output, "figure_bundle", lambda fig, alt: fig.axes[0].get_title())
-    assert ladder.picture(tmp_path / "ladder.json").startswith("This machine: medians up to 7 im")
-    record["rungs"] = {"1_single": record["rungs"]["1_single"]}
-    (tmp_path / "ladder.json").write_text(json.dumps(record))
-    title = "This machine: 4 images/s (median)\n64 px, batch 16"
-    assert ladder.picture(tmp_path / "ladder.json") == title
+    monkeypatch.setattr(ladder.output, "figure_bundle", lambda fig, alt: fig.axes)
+    here, there = ladder.picture(tmp_path / "ladder.json")
+    names = [label.get_text().split("\n")[0] for label in here.get_yticklabels()]
+    assert names == ["one device", "Horovod", "DDP", "DALI (DDP)"]
+    colours = {part: matplotlib.colors.to_rgba(colour) for part, colour in ladder.PARTS.items()}
+    for part, share in {"input": 0.1, "compute": 0.9, "communication": 0.0}.items():
+        bars = [bar for bar in here.patches if bar.get_facecolor() == colours[part]]
+        assert [bar.get_width() for bar in bars] == pytest.approx([share * x for x in (4, 6, 5, 7)])
+    guesses = {tuple(xy) for line in here.lines for xy in zip(*line.get_data(), strict=True)}
+    assert {(8.0, 1), (8.0, 2), (15.0, 3)} <= guesses
+    others = [bar.get_width() for bar in there.patches]
+    assert others == [400.2, 1442.6, 5391.8, 10263.2, 1080, 1735, 2530, 4107]
+    (tmp_path / "none.json").write_text("{}")
+    (alone,) = ladder.picture(tmp_path / "none.json", "3_dali")
+    assert [bar.get_width() for bar in alone.patches] == [1080, 1735]
+
+
+def test_a_colour_of_the_ladder_means_the_same_in_a_trace() -> None:
+    assert ladder.PARTS["compute"] == KINDS["convolution"]
+    assert ladder.PARTS["communication"] == KINDS["exchange"]
+    assert ladder.PARTS["input"] not in KINDS.values()
 
 
 def test_shards_are_yours_or_written_once(

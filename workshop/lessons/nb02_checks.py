@@ -332,7 +332,7 @@ def judge_script(script: Path) -> tuple[bool, str]:
         said = f"Your step uses `{unknown[0]}` of `main`: it is not checked here."
         return False, f"your crops are right. {said}"
     try:
-        judge_step(step_of(tree, lines, taken, names, script))
+        judge_step(step_of(tree, [*taken, *lines], names, script))
     except NotImplementedError:
         wrong("The weights never change.", "Call loss.backward() and then optimizer.step().")
     return True, "your crops and your step compute what the reference does."
@@ -402,27 +402,19 @@ def taken_from_main(
               and isinstance(it.ctx, ast.Store) and it not in hidden]  # fmt: skip
     stored += [it.name for it in outside if isinstance(it, ast.FunctionDef | ast.ClassDef)]
     stored += [(it.asname or it.name) for it in outside if isinstance(it, ast.alias)]
-    taken, unknown = [], []
     needed = {it.id for it in inside if isinstance(it, ast.Name)} - GIVEN - {"loss"}
-    for name in sorted(needed.intersection(stored)):
-        setters = [
-            it
-            for it in outside
-            if isinstance(it, ast.Assign) and ast.unparse(it.targets[0]) == name
-        ]
-        is_loss = bool(setters) and LOSS.fullmatch(ast.unparse(setters[0].value))
-        more = set(names_in(setters, ast.Load)) - GIVEN
-        if is_loss and more.isdisjoint(stored) and stored.count(name) == len(setters) == 1:
-            taken += setters
-        else:
-            unknown.append(name)
-    return taken, unknown
+    made = {
+        ast.unparse(it.targets[0]): it for it in outside
+        if isinstance(it, ast.Assign) and LOSS.fullmatch(ast.unparse(it.value))
+        and (set(names_in([it.value], ast.Load)) - GIVEN).isdisjoint(stored)
+    }  # fmt: skip
+    taken = {name: made[name] for name in needed.intersection(made) if stored.count(name) == 1}
+    return list(taken.values()), sorted(needed.intersection(stored) - taken.keys())
 
 
 def step_of(
-    tree: ast.Module, lines: Sequence[ast.stmt], taken: Sequence[ast.stmt], names: dict[str, Any],
-    script: Path,
-) -> Callable[..., Any]:  # fmt: skip
+    tree: ast.Module, lines: Sequence[ast.stmt], names: dict[str, Any], script: Path
+) -> Callable[..., Any]:
     """Return the lines of a step, after those taken from `main`, as one function."""
     inside = [node for line in lines for node in ast.walk(line)]
     stored = names_in(lines, ast.Store)
@@ -446,7 +438,7 @@ def step_of(
          "Call your loss `loss`."),
     )  # fmt: skip
     code = ast.parse(f"def step(model, optimizer, images, labels):\n    return {loss}.detach()")
-    code.body[0].body[:0] = [*taken, *lines]  # type: ignore[attr-defined]
+    code.body[0].body[:0] = lines  # type: ignore[attr-defined]
     names["device"] = torch.device("cpu")
     exec(compile(code, str(script), "exec"), names)
     return names["step"]
