@@ -53,13 +53,10 @@ kinds = workshop.trace(file)
 parts = [found.get(f"{part}_ms", 0) for part in ("input", "compute", "communication")]
 shares = np.divide(parts, sum(parts))
 print("A step: input {:.1%}, computation {:.1%}, communication {:.1%}.".format(*shares))
-whole, moving = sum(kinds.values()), kinds["normalisation"] + kinds["pointwise"]
-print(f"Convolutions {kinds['convolution'] / whole:.0%},", end=" ")
-print(f"normalisation and pointwise operations (ReLU, addition) {moving / whole:.0%}")
-passes = max(0.0, shares[1] - kinds["optimizer"] / whole)  # forward and backward
+passes = max(0.0, shares[1] - kinds["optimizer"] / sum(kinds.values()))  # forward and backward
 
 # %% [markdown]
-# Once the input keeps up, computation dominates: arithmetic, mostly in convolutions, and memory traffic, mostly elsewhere. 16-bit numbers need half the memory and traffic of `float32`, and suitable hardware computes several times as fast.
+# Once the input keeps up, computation dominates: arithmetic, mostly in convolutions, and memory traffic, mostly elsewhere (*pointwise* is ReLU and addition). 16-bit numbers need half the memory and traffic of `float32`, and suitable hardware computes several times as fast.
 #
 # [NVIDIA's ResNet-50 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) processes 400.2 images per second on one V100 in FP32 and 1,442.6 in FP16. The method is from [Mixed Precision Training](https://arxiv.org/abs/1710.03740) (Micikevicius et al., 2017). Where does the factor of 3.6 come from, what can go wrong, and where is the time going afterwards?
 #
@@ -107,9 +104,9 @@ labels = torch.tensor(signs.labels[: len(photos)]).long().to(device)
 batches = list(zip(images.split(16), labels.split(16), strict=True))
 
 
-def fresh(number=seed):
-    """Return an untrained network and its optimizer, the same ones for the same seed."""
-    torch.manual_seed(number)
+def fresh():
+    """Return an untrained network and its optimizer, the same ones at every call."""
+    torch.manual_seed(seed)
     model = ResNet(resnet.tiny(12)).to(device)
     return model, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 
@@ -144,19 +141,13 @@ vanish_bfloat16 = 100 * (gradients.bfloat16() == 0).float().mean().item()
 fig, axes = plt.subplots(figsize=(9, 3.4))
 axes.hist(gradients.abs().log2().numpy(), bins=range(-60, 10), color="#0072b2")
 axes.axvspan(-60, -25, color="#d55e00", alpha=0.25, zorder=0, label="zero in float16")
-axes.axvspan(
-    -25, -14, color="#e69f00", alpha=0.25, zorder=0, label="fewer mantissa bits in float16"
-)
+axes.axvspan(-25, -14, color="#e69f00", alpha=0.25, zorder=0, label="fewer bits in float16")
 axes.axvline(16, color="black", ls="--", label="infinite in float16")
 finding = f"{vanish:.1f}% underflow in float16, {vanish_bfloat16:.2f}% in bfloat16"
 axes.set(title=f"Gradients that flow back: {finding}", xlabel="magnitude, power of two")
 axes.set(ylabel="count", xlim=(-50, 20))
 axes.legend(loc="upper left")
-workshop.figure(
-    fig,
-    alt=f"Histogram of gradients by size, mostly in the lower part of float16's range. {finding}",
-)
-print(finding)
+workshop.figure(fig, alt=f"Histogram of the size of gradients. {finding}")
 session.note("vanish", vanish, "%", "gradients flowing back that become zero in float16")
 session.expect({"precision.vanish": vanish if device.type == "cpu" else None})
 
@@ -262,21 +253,17 @@ runs = {
 
 fig, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained")
 looks = (("#0072b2", "-"), ("#d55e00", "--"), ("#009e73", "-."), ("black", ":"))
+ends = []
 for (name, (losses, _, skipped)), (color, style) in zip(runs.items(), looks, strict=True):
-    left.plot(losses, style, color=color, label=name)
-    print(f"{name:24} mean loss of the last 5 steps {np.mean(losses[-5:]):.2f}, {skipped} skipped")
+    ends.append(f"{name}: {np.mean(losses[-5:]):.2f}, {skipped} skipped")
+    left.plot(losses, style, color=color, label=ends[-1])
+left.set(title="Loss; mean of the last 5 steps, and skipped steps", xlabel="step", ylabel="loss")
+left.legend(fontsize="small")
 _, scales, skipped = runs["your rule"]
 right.step(range(len(scales)), np.log2(scales), where="post", color=looks[0][0])
-final = {name: np.mean(losses[-5:]) for name, (losses, _, _) in runs.items()}
-rule, none, fixed, _ = final.values()
-finding = f"{rule:.2f} with your rule,\n{none:.2f} without a scale, {fixed:.2f} at a fixed 2^40"
-left.set(title=f"Mean loss at the end: {finding}", xticks=range(0, len(batches), 5))
-left.set(xlabel="step", ylabel="cross-entropy loss")
 right.set(title=f"Your rule skips {skipped} steps and ends at 2^{np.log2(scales[-1]):.0f}")
-right.set(xlabel="step", ylabel="loss scale, power of two", xticks=range(0, len(batches), 5))
-left.legend(fontsize="small")
-ends = "; ".join(f"{name} {loss:.2f}" for name, loss in final.items())
-workshop.figure(fig, alt=f"Loss of four runs, and a loss scale. Mean of the last 5 steps: {ends}")
+right.set(xlabel="step", ylabel="loss scale, power of two")
+workshop.figure(fig, alt=f"Loss of four runs, and a loss scale. {'; '.join(ends)}")
 
 # %% [markdown]
 # Your rule skips steps until the scale fits, and later one whenever it becomes too large. With a wait of 2,000, that costs almost nothing. Without a scale, most of each gradient underflows.
@@ -359,12 +346,12 @@ def kept_bytes(dtype, batch, size=64):
 
 per_image = {}
 for dtype in (torch.float32, torch.bfloat16):
-    per_image[dtype] = kept_bytes(dtype, 2) - kept_bytes(dtype, 1)
-    megabytes = per_image[dtype] * (224 / 64) ** 2 / 1e6
-    print(f"{str(dtype):15} {megabytes:.0f} MB for each image of 224 x 224 pixels")
+    at_64 = kept_bytes(dtype, 2) - kept_bytes(dtype, 1)
+    per_image[dtype] = at_64 * (224 / 64) ** 2
+    print(f"{str(dtype):15} {per_image[dtype] / 1e6:.0f} MB for each image of 224 x 224 pixels")
 memory_ratio = per_image[torch.bfloat16] / per_image[torch.float32]
 for count, dtype in ((96, torch.float32), (208, torch.bfloat16)):
-    print(f"{count} images: {count * per_image[dtype] * (224 / 64) ** 2 / 1e9:.1f} GB, {dtype}")
+    print(f"{count} images: {count * per_image[dtype] / 1e9:.1f} GB, {dtype}")
 session.note("memory_ratio", memory_ratio, "times", "activations in bfloat16 over float32")
 
 # %% [markdown]
@@ -418,10 +405,6 @@ mistakes = (  # a wrong version, what is wrong, what to do
     (lambda images, size: right_convolution(images, 1), "There are too few bytes.",
      "A number has `size` bytes."),
     (lambda *case: right_convolution(*case)[::-1], "The bytes come first.",
-     "Return the operations first."),
-    (lambda images, size: right_batch_norm(images, 1), "There are too few bytes.",
-     "A number has `size` bytes."),
-    (lambda *case: right_batch_norm(*case)[::-1], "The bytes come first.",
      "Return the operations first."),
     (lambda *case: right_batch_norm(*case, passes=2), "There are too few bytes.",
      "Mean and variance are known only after all of the input was read: then it is read again."),
@@ -483,12 +466,6 @@ devices = {
 }
 
 
-def bound(layer, size, rate, traffic):
-    """Return the FLOP per byte of a layer with numbers of `size` bytes, and its least seconds."""
-    operations, count = layer(batch, size)
-    return operations / count, max(operations / rate, count / traffic)
-
-
 fig, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
 layers, gains = {"convolution": (convolution, "s"), "batch norm": (batch_norm, "o")}, []
 for ax, (name, (slow, low, fast, traffic)) in zip(axes, devices.items(), strict=True):
@@ -499,14 +476,11 @@ for ax, (name, (slow, low, fast, traffic)) in zip(axes, devices.items(), strict=
     for kind, (layer, mark) in layers.items():
         took = []
         for _, size, rate, colour, _ in lines:
-            per_byte, least_seconds = bound(layer, size, rate, traffic)
-            ax.plot(per_byte, min(rate, per_byte * traffic) / 1e9, mark, color=colour)
-            took.append(1e6 * least_seconds)
+            operations, count = layer(batch, size)
+            took.append(max(operations / rate, count / traffic))
+            ax.plot(operations / count, operations / took[-1] / 1e9, mark, color=colour)
         ax.plot([], [], mark, color="black", label=kind)
         found.append(f"{kind} {took[0] / took[1]:.1f}×")
-        print(
-            f"{found[-1]} on {name}: at least {took[0]:,.1f} µs in float32, {took[1]:,.1f} in {low}"
-        )
     gains.append(f"Gain on {name}, at most: {', '.join(found)}")
     ax.set(title=gains[-1].replace(": ", ":\n"))
     ax.set(xlabel="FLOP per byte", ylabel="GFLOP/s at most")
@@ -541,23 +515,23 @@ rows = {(name, layout): net for name in precisions
         for layout, net in (("NCHW", model), ("channels last", last))}  # fmt: skip
 
 
-def step_seconds(row):
-    (name, layout), net = row, rows[row]
+def passes_of(net, inputs, name):
+    """Compute the gradients of a network in a precision."""
     set_tf32(name)
-    inputs = x if layout == "NCHW" else x.to(memory_format=torch.channels_last)
-    begin, dtype = time.perf_counter(), precisions[name]
+    dtype = precisions[name]
     with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
         loss = cross_entropy(net(inputs), y)
     loss.backward()
     next(net.parameters()).grad.sum().item()  # waits for the device
-    return time.perf_counter() - begin
 
 
 times = {row: [] for row in rows}
 for turn in range(turns + 1):  # the first one warms up
-    for row in rows:
-        took = step_seconds(row)
-        times[row] += [took] if turn else []
+    for (name, layout), net in rows.items():
+        inputs = x if layout == "NCHW" else x.to(memory_format=torch.channels_last)
+        begin = time.perf_counter()
+        passes_of(net, inputs, name)
+        times[name, layout] += [time.perf_counter() - begin] if turn else []
 flops, lines = network.train_flops(pixels), []
 base = times["float32", "NCHW"]
 for (name, layout), found in times.items():
@@ -597,18 +571,14 @@ inputs = x.to(memory_format=torch.channels_last)
 
 def traced(name):
     """Trace a training step after one that warms up; return its milliseconds by kind."""
-    set_tf32(name)
     file = session.folder / f"{name}.json"
-    when, dtype = schedule(wait=0, warmup=1, active=1), precisions[name]
+    when = schedule(wait=0, warmup=1, active=1)
     write = lambda trace: trace.export_chrome_trace(str(file))  # noqa: E731
     with profiler.profile(schedule=when, on_trace_ready=write, acc_events=True) as trace:
         for _ in range(2):
-            with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-                loss = cross_entropy(last(inputs), y)
             optimizer.zero_grad()
-            loss.backward()
+            passes_of(last, inputs, name)
             optimizer.step()
-            loss.item()  # waits for the device
             trace.step()
     return workshop.trace(file, show=False)
 
@@ -639,17 +609,14 @@ for name, found in traces.items():
 
 # %%
 slow, low, fast, traffic = devices["an H100"]
-least32 = least(resnet.resnet(50), 224, 256, "float32", slow, traffic)
-least16 = least(resnet.resnet(50), 224, 256, low, fast, traffic)
+counted = least(resnet.resnet(50), 224, 256, low, fast, traffic)
 rows, moving = [], 0.0
 for kind in ("convolution", "batch norm", "ReLU", "addition"):
     took = session.results[f"h100.{kind}.ms"]
     spread = f" ± {took.spread}" if took.spread else ""  # kernels counted as convolutions vary
-    rows.append([kind, least32[kind], least16[kind], least32[kind] / least16[kind]])
-    rows[-1] += [f"{took.value}{spread}", took.value / least16[kind]]
+    rows.append([kind, counted[kind], f"{took.value}{spread}", took.value / counted[kind]])
     moving += took.value if kind != "convolution" else 0
-columns = ["ms per step", "float32: counted", "float16: counted", "ratio"]
-columns += ["float16: measured", "measured / counted"]
+columns = ["ms per step, float16", "counted", "measured", "measured / counted"]
 workshop.table(rows, columns, "H100, channels last, batch 256, 224 px")
 print(took.provenance)
 step = 1000 * 256 / h100["float16.ips"]
@@ -701,7 +668,7 @@ for name, fused in (("one by one", False), ("fused", True)):
 print(accesses)
 
 # %% [markdown]
-# The next cell measures it. (Compiling takes up to half a minute. On a GPU, this cell has not run yet.)
+# Measure it. (Compiling takes up to half a minute. On a GPU, the next cell has not run yet.)
 
 # %%
 from rn50.allocator import keep_memory
