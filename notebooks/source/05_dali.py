@@ -456,7 +456,7 @@ if DALI:
     session.note("dali_gain", best.median, "times", "DALI's speed over the best DataLoader's")
 
 # %% [markdown]
-# On a CPU, all decode the same JPEGs on the same cores with similar libraries, so expect no large factor. If the speeds differ from turn to turn, but the CPU times do not, the machine was busy: trust the CPU times. Is the faster `DataLoader` about as fast as DALI? Then you don't need DALI. A loader whose bar ends left of the dashed line cannot feed the device: use more cores, store smaller images, or decode on other hardware.
+# On a CPU, all decode the same JPEGs on the same cores with similar libraries, so expect no large factor. If the speeds differ from turn to turn, but the CPU times do not, the machine was busy: trust the CPU times. If the faster `DataLoader` is about as fast as DALI, you don't need DALI. A loader whose bar ends left of the dashed line cannot feed the device: use more cores, store smaller images, or decode on other hardware.
 #
 # ## Faster, or less work?
 #
@@ -575,9 +575,9 @@ if DALI:
 # - DALI's imports, from the first cell, and `features` belong in the script, too.
 # - `--data` is now the folder with the shards; count the classes in its `classes.txt`.
 # - The call to `photos` (name its result differently) also takes `batch_size`, `num_threads`, `seed` (the rank) and `device_id` (`None` on a CPU, the local rank on a GPU).
-# - Without a size, the iterator never ends, and all batches are full. (For validation, pass `reader_name` and `LastBatchPolicy.PARTIAL`, so that each image counts once.)
+# - Without a size, the iterator never ends, and all batches are full.
 #
-# Try it before you open the solution (which decodes only the crop: the best decoder depends on the GPU):
+# Try it before you open the solution:
 
 # %%
 workshop.ladder.changes("3_dali")
