@@ -183,10 +183,10 @@ gains = {b: workshop.ratio(np.divide(tuned[b], tuned[a])) for a, b in itertools.
 for name, values in tuned.items():
     print(f"{name:22} {np.median(values):6,.0f} images/s,", end=" ")
     print(f"{np.median(starts[name]):5,.0f} ms until an epoch's first batch", end="")
-    print(f"; over the row above, turn by turn: {gains[name]}" if name in gains else "")
-headroom = target / max(np.median(values) for values in tuned.values())
-print(f"Headroom of the best: {headroom:.2f} times")
-session.note("headroom", headroom, "times", "the device's speed over that of the best DataLoader")
+    print(f"; over the row above: {gains[name]}" if name in gains else "")
+headroom = workshop.ratio(target / np.array(max(tuned.values(), key=np.median)))
+print(f"Headroom of the best: {headroom}")
+session.note("headroom", headroom.median, "times", "the device's speed over that of the best DataLoader")
 
 # %% [markdown]
 # Workers decode during the step, so two can more than double the speed. But no setting reduces the work: *decoding* a JPEG unpacks variable-length codes, transforms them to blocks of 8 × 8 pixels, and upsamples the colours.
@@ -336,7 +336,7 @@ if DALI:
     session.note("decode_share", share, "%", "share of the pipeline's time spent decoding")
 
 # %% [markdown]
-# A JPEG is a sequence of variable-length codes. To reach row 300, a decoder has to unpack all rows before it, even if it then discards them. So a crop saves less of the time than of the pixels.
+# A JPEG is a sequence of variable-length codes. To reach row 300, a decoder has to unpack all rows before it, even if it then discards them.
 #
 # ### When and where to decode
 #
@@ -463,10 +463,8 @@ if DALI:
 # A loader can also be faster because it skips work. The next cell resizes the centre of some validation images with Pillow and with DALI, and makes two mistakes with DALI: it omits antialiasing, and it squashes the whole image into a square. **Predict:** how large are the three mean differences, out of 255? Does either mistake save time?
 
 # %%
-files = [
-    str(file) for file in sorted((session.data_root / "val").rglob("*.jpg"))[: session.compared]
-]
-small = 64
+photos = sorted((session.data_root / "val").rglob("*.jpg"))[: session.compared]
+files, small = list(map(str, photos)), 64
 resized = {"Pillow": []}
 for file in files:
     image = Image.open(file).convert("RGB")
@@ -500,8 +498,8 @@ differ = {
     for name, images in resized.items()
 }
 finding = ", ".join(f"{name} {value:.2f}" for name, value in differ.items())
-print(f"Mean difference from Pillow, of 255: {finding}")
 fig, axes = plt.subplots(1, len(resized), figsize=(9, 3), squeeze=False, layout="constrained")
+fig.suptitle("One image, and the mean difference of all from Pillow, of 255", fontsize=11)
 for ax, (name, images) in zip(axes[0], resized.items(), strict=True):
     ax.imshow(images[-1])
     ax.set_title(f"{name}\ndifference: {differ[name]:.2f}", fontsize=10)
