@@ -186,7 +186,7 @@ for name, values in tuned.items():
     print(f"; over the row above: {gains[name]}" if name in gains else "")
 headroom = workshop.ratio(target / np.array(max(tuned.values(), key=np.median)))
 print(f"Headroom of the best: {headroom}")
-session.note("headroom", headroom.median, "times", "the device's speed over that of the best DataLoader")
+session.note("headroom", headroom.median, "times", "the device's speed over the best DataLoader's")
 
 # %% [markdown]
 # Workers decode during the step, so two can more than double the speed. But no setting reduces the work: *decoding* a JPEG unpacks variable-length codes, transforms them to blocks of 8 × 8 pixels, and upsamples the colours.

@@ -639,7 +639,7 @@ print(f"Gain from faster arithmetic alone: {arithmetic / slow:.1f};", end=" ")
 print(f"with half the traffic: {fast / slow:.1f}; published: {fp16 / fp32:.1f}.")
 
 # %% [markdown]
-# On the H100, batch norm, ReLU and addition take 0.96 to 1.13 times the count (below 1: faster than a copy), convolutions 1.09 times (± 0.13). Over half of that 16-bit step only moves bytes. (On a CPU, caches can beat the count; some layers take a multiple of it.) On the V100, faster arithmetic and half the traffic explain a factor of 3.8. The published FP16 run also has a larger batch, channels last and fused layers.
+# On the H100, batch norm, ReLU and addition take 0.96 to 1.13 times the count (below 1: faster than a copy), convolutions 1.09 times (± 0.13). Over half of that 16-bit step only moves bytes. (On a CPU, caches can beat the count; some layers take a multiple of it.) On the V100, faster arithmetic and half the traffic allow a factor of 3.8. The published FP16 run also has a larger batch, channels last and fused layers.
 #
 # ### Move fewer bytes
 #
@@ -714,7 +714,7 @@ session.expect({"h100.float16.ips": None, "h100.compiled.ips": None})
 del arrays, block, shortcut
 
 # %% [markdown]
-# By the count, fusing and 16 bits gain 2 each. Convolutions dilute the gain of fusing: 1.2 for the network (two H100s, on two days).
+# By the count, fusing and 16 bits gain 2 each. In the whole network, with its convolutions, compiling gained 1.2 (two H100s, on two days).
 #
 # ## Your turn: one more rung
 #
