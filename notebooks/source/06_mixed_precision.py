@@ -702,6 +702,8 @@ with torch.no_grad():
                 found += [time.perf_counter() - begin] if turn else []
 rows, base = [], spent["float32", "one by one"]
 for (dtype, name), found in spent.items():
+    if name == "copy":
+        continue
     counted = accesses[name] / 2 * np.median(spent[dtype, "copy"])
     gain = accesses["one by one"] / accesses[name] * 4 / nb06.BYTES[dtype]
     measured = "1" if found is base else str(workshop.ratio(np.divide(base, found)))
