@@ -253,16 +253,18 @@ runs = {
 
 fig, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained")
 looks = (("#0072b2", "-"), ("#d55e00", "--"), ("#009e73", "-."), ("black", ":"))
+final = [np.mean(losses[-5:]) for losses, _, _ in runs.values()]
 ends = []
 for (name, (losses, _, skipped)), (color, style) in zip(runs.items(), looks, strict=True):
-    ends.append(f"{name}: {np.mean(losses[-5:]):.2f}, {skipped} skipped")
+    ends.append(f"{name}: {final[len(ends)]:.2f}, {skipped} skipped")
     left.plot(losses, style, color=color, label=ends[-1])
-left.set(title="Loss; mean of the last 5 steps, and skipped steps", xlabel="step", ylabel="loss")
+left.set(title=f"Mean of the last 5 steps: {final[0]:.2f} with your rule, {final[1]:.2f} without")
+left.set(xlabel="step", ylabel="cross-entropy loss", xticks=range(0, len(batches), 5))
 left.legend(fontsize="small")
 _, scales, skipped = runs["your rule"]
 right.step(range(len(scales)), np.log2(scales), where="post", color=looks[0][0])
 right.set(title=f"Your rule skips {skipped} steps and ends at 2^{np.log2(scales[-1]):.0f}")
-right.set(xlabel="step", ylabel="loss scale, power of two")
+right.set(xlabel="step", ylabel="loss scale, power of two", xticks=range(0, len(batches), 5))
 workshop.figure(fig, alt=f"Loss of four runs, and a loss scale. {'; '.join(ends)}")
 
 # %% [markdown]
