@@ -531,7 +531,7 @@ if DALI:
         print(f"rank {rank}: first batch {read[0]}, fifth {read[4]}")
 
 # %% [markdown]
-# These parts rotate: in the next epoch each rank reads the *other* half, unless you set `stick_to_shard`. To find where rank 1 begins in a record file, DALI needs an **index** with the offset of each record; `python -m data_prep.tfrecord --index FOLDER` rebuilds it.
+# In the next epoch each rank reads the *other* half, unless you set `stick_to_shard`. To find where rank 1 begins in a record file, DALI needs an **index** with the offset of each record; `python -m data_prep.tfrecord --index FOLDER` rebuilds it.
 #
 # Now write the two functions that turn your `runs/train.py` into a script that reads your shards with DALI. Keep your script's crop, a square of 70 to 100% of the shorter side, so that both rungs do nearly the same work: `random_area=[0.37, 0.75]` (for 4:3 images), `random_aspect_ratio=[1, 1]`, no mirror. Until then, the notebook uses finished versions.
 
@@ -623,7 +623,7 @@ workshop.ladder.figure("3_dali")
 # ## Key takeaways
 #
 # - Measure the headroom, with a cached batch, before you change a loader. Near 1: change nothing. Idle cores: configure workers. Busy cores: a faster decoder, or DALI on a GPU.
-# - A pipeline is built once and run by threads without Python. Draw random numbers inside it.
+# - A pipeline is built once and run without Python. Draw random numbers inside it.
 # - Let loaders take turns when you compare them, on the same images and with the same resizing. On a busy machine, compare their CPU times.
 # - Defaults differ between loaders, so set crop area, antialiasing, aspect ratio and shuffling explicitly.
 #

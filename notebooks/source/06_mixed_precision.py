@@ -357,11 +357,11 @@ for count, dtype in ((96, torch.float32), (208, torch.bfloat16)):
 session.note("memory_ratio", memory_ratio, "times", "activations in bfloat16 over float32")
 
 # %% [markdown]
-# NVIDIA's batches on a V100, 96 in FP32 and 208 in FP16, need about the same memory by this count. The first gain is a larger batch. Weights, gradients and momentum do *not* shrink: they stay in `float32`.
+# NVIDIA's batches on a V100, 96 in FP32 and 208 in FP16, need about the same memory by this count. Weights, gradients and momentum do *not* shrink: they stay in `float32`.
 #
 # ## Which layers become faster?
 #
-# The second gain is speed. A **Tensor Core** multiplies small matrices of 16-bit numbers and accumulates in `float32`, in one instruction; Intel's AMX does the same on a CPU. But a layer is limited by arithmetic *or* by memory traffic. A convolution can reuse each value it loads hundreds of times; a ReLU uses it once. A layer takes at least *operations / peak rate* and at least *bytes / bandwidth*; the larger one limits it. So count both.
+# A **Tensor Core** multiplies small matrices of 16-bit numbers and accumulates in `float32`, in one instruction; Intel's AMX does the same on a CPU. But a layer is limited by arithmetic *or* by memory traffic. A convolution can reuse each value it loads hundreds of times; a ReLU uses it once. A layer takes at least *operations / peak rate* and at least *bytes / bandwidth*; the larger one limits it. So count both.
 #
 # **Your turn.** Count two layers of ResNet-50 in the forward pass. A multiplication and an addition are two operations; multiplications by padding count, too.
 #
@@ -818,7 +818,7 @@ print(f"The means differ by {gap:.2f} points, or {gap / error:.1f} standard erro
 # - Exponent bits set the range, mantissa bits the precision: `float16` lacks range, `bfloat16` precision.
 # - A loss scale moves gradients into `float16`'s range. A fixed scale can fail silently.
 # - Many updates are too small for 16 bits, so the weights stay in `float32`.
-# - Activations take about half the memory, which allows a larger batch.
+# - Activations take about half the memory: room for a larger batch.
 # - Tensor Cores speed up arithmetic-bound layers; by the count, all others gain a factor of 2, so their share grows. Fusing them gains more.
 #
 # **Try it:** replace `.half()` in `rounded` and `train_scaled` with `.bfloat16()`, and predict how the four runs will differ.
