@@ -456,7 +456,7 @@ if DALI:
     session.note("dali_gain", best.median, "times", "DALI's speed over the best DataLoader's")
 
 # %% [markdown]
-# On a CPU, all decode the same JPEGs on the same cores with similar libraries, so expect no large factor. If the speeds differ from turn to turn, but the CPU times do not, the machine was busy: trust the CPU times. If the faster `DataLoader` is about as fast as DALI, you don't need DALI. A loader whose bar ends left of the dashed line cannot feed the device: use more cores, store smaller images, or decode on other hardware.
+# On a CPU, all decode the same JPEGs on the same cores with similar libraries, so expect no large factor. If the ratio of speeds varies more than that of CPU times, or is far from it, other programs probably took cores: trust the CPU times. If the faster `DataLoader` is about as fast as DALI, you don't need DALI. A loader whose bar ends left of the dashed line cannot feed the device: use more cores, store smaller images, or decode on other hardware.
 #
 # ## Faster, or less work?
 #
