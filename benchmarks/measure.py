@@ -121,7 +121,8 @@ def set_environment(threads: int = 1) -> None:
 
     As there, your own settings stay.
     """
-    from rn50.launch import ALLOCATOR, with_library
+    from rn50.allocator import ALLOCATOR
+    from rn50.launch import with_library
 
     os.environ.setdefault("GLIBC_TUNABLES", ALLOCATOR)
     os.environ |= {"OMP_NUM_THREADS": str(threads), "TF_CPP_MIN_LOG_LEVEL": "3"}

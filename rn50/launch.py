@@ -28,6 +28,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rn50.allocator import ALLOCATOR
 from rn50lib.config import Resolved, TrainConfig, slots
 from rn50lib.distributed.launch_env import RANKS
 from rn50lib.errors import TERMINATED, UserError
@@ -42,14 +43,6 @@ WORKER = ["-m", "rn50lib.train", "--config"]  # and the file of its configuratio
 FORWARDED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "GLIBC_TUNABLES", "OMP_NUM_THREADS",
              "MKL_NUM_THREADS", "PYTHONUNBUFFERED", "PYTHONWARNINGS",
              "TF_CPP_MIN_LOG_LEVEL")  # fmt: skip
-
-# glibc returns large blocks to the kernel at every free, and each training step frees its
-# activations: keeping them saves the page faults. Huge pages (2 MB) need fewer address lookups.
-# benchmarks/README.md says how to measure without it.
-ALLOCATOR = ":".join(
-    f"glibc.malloc.{setting}"
-    for setting in ("mmap_threshold=4294967296", "trim_threshold=8589934592", "hugetlb=1")
-)
 
 SAVE_S = 60.0  # after SIGTERM: the workers write a checkpoint
 GRACE_S = 5.0  # after a worker failed, or Ctrl-C: the others may end by themselves

@@ -53,17 +53,14 @@ kinds = workshop.trace(file)
 parts = [found.get(f"{part}_ms", 0) for part in ("input", "compute", "communication")]
 shares = np.divide(parts, sum(parts))
 print("A step: input {:.1%}, computation {:.1%}, communication {:.1%}.".format(*shares))
-whole, moving = sum(kinds.values()), kinds["normalisation"] + kinds["pointwise"]
-print(f"Convolutions {kinds['convolution'] / whole:.0%},", end=" ")
-print(f"normalisation and pointwise operations (ReLU, addition) {moving / whole:.0%}")
-passes = max(0.0, shares[1] - kinds["optimizer"] / whole)  # forward and backward
+passes = max(0.0, shares[1] - kinds["optimizer"] / sum(kinds.values()))  # forward and backward
 
 # %% [markdown]
-# Once the input keeps up, computation dominates: arithmetic, mostly in convolutions, and memory traffic, mostly elsewhere. 16-bit numbers need half the memory and traffic of `float32`, and suitable hardware computes several times as fast.
+# Once the input keeps up, computation dominates: arithmetic, mostly in convolutions, and memory traffic, mostly elsewhere (*pointwise* is ReLU and addition). 16-bit numbers need half the memory and traffic of `float32`, and suitable hardware computes several times as fast.
 #
 # [NVIDIA's ResNet-50 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) processes 400.2 images per second on one V100 in FP32 and 1,442.6 in FP16. The method is from [Mixed Precision Training](https://arxiv.org/abs/1710.03740) (Micikevicius et al., 2017). Where does the factor of 3.6 come from, what can go wrong, and where is the time going afterwards?
 #
-# On a CPU, the 16-bit format is `bfloat16`. The first output shows whether yours has instructions for it. If it has, expect a GPU's effects, but smaller. If not, PyTorch emulates it: convolutions lose time, but arrays still take half the memory and traffic.
+# On a CPU, the 16-bit format is `bfloat16`. If the first output shows no instructions for it, PyTorch emulates it: convolutions lose time, but arrays still take half the memory and traffic.
 #
 # ## What each format can represent
 #
@@ -95,7 +92,7 @@ for value in (70_000.0, 1e-8, 1.001):
 #
 # ## Gradients that underflow
 #
-# Gradients are small, because the loss is a *mean*: each pixel of each feature map contributes only a little. To see real ones, briefly train a small network on road signs in `float32`.
+# Gradients are small, because the loss is a *mean*: each pixel of each feature map contributes only a little. To see real ones, the next cell briefly trains a small network on road signs in `float32`. Then a hook on every convolution collects the gradients that flow back. **Predict:** what fraction of the nonzero ones will underflow to zero in `float16`?
 
 # %%
 signs = open_source(session.data_root, "train", "recordio")  # in random order
@@ -107,9 +104,9 @@ labels = torch.tensor(signs.labels[: len(photos)]).long().to(device)
 batches = list(zip(images.split(16), labels.split(16), strict=True))
 
 
-def fresh(number=seed):
-    """Return an untrained network and its optimizer, the same ones for the same seed."""
-    torch.manual_seed(number)
+def fresh():
+    """Return an untrained network and its optimizer, the same ones at every call."""
+    torch.manual_seed(seed)
     model = ResNet(resnet.tiny(12)).to(device)
     return model, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 
@@ -122,10 +119,6 @@ for x, y in batches:
     optimizer.step()
 print(f"{len(batches)} steps, loss {loss.item():.2f}")
 
-# %% [markdown]
-# A hook on every convolution now collects the gradients that flow back. **Predict:** what fraction of the nonzero gradients will underflow to zero in `float16`?
-
-# %%
 flowing = []
 
 
@@ -148,19 +141,13 @@ vanish_bfloat16 = 100 * (gradients.bfloat16() == 0).float().mean().item()
 fig, axes = plt.subplots(figsize=(9, 3.4))
 axes.hist(gradients.abs().log2().numpy(), bins=range(-60, 10), color="#0072b2")
 axes.axvspan(-60, -25, color="#d55e00", alpha=0.25, zorder=0, label="zero in float16")
-axes.axvspan(
-    -25, -14, color="#e69f00", alpha=0.25, zorder=0, label="fewer mantissa bits in float16"
-)
+axes.axvspan(-25, -14, color="#e69f00", alpha=0.25, zorder=0, label="fewer bits in float16")
 axes.axvline(16, color="black", ls="--", label="infinite in float16")
 finding = f"{vanish:.1f}% underflow in float16, {vanish_bfloat16:.2f}% in bfloat16"
 axes.set(title=f"Gradients that flow back: {finding}", xlabel="magnitude, power of two")
 axes.set(ylabel="count", xlim=(-50, 20))
 axes.legend(loc="upper left")
-workshop.figure(
-    fig,
-    alt=f"Histogram of gradients by size, mostly in the lower part of float16's range. {finding}",
-)
-print(finding)
+workshop.figure(fig, alt=f"Histogram of the size of gradients. {finding}")
 session.note("vanish", vanish, "%", "gradients flowing back that become zero in float16")
 session.expect({"precision.vanish": vanish if device.type == "cpu" else None})
 
@@ -180,7 +167,7 @@ for power in range(0, 25, 4):
 # %% [markdown]
 # ## Write the loss scale yourself
 #
-# The best scale is the largest one that does not overflow, and it changes as the network learns. So find it by trial and error:
+# The best scale is the largest one that does not overflow, and it changes. So find it by trial and error:
 #
 # - If any gradient is infinite or NaN, skip the update and halve the scale.
 # - After `wait` good steps in a row, double it.
@@ -221,7 +208,7 @@ cases = ((1024.0, 3, False, 5), (1024.0, 3, True, 5), (1024.0, 4, True, 5), (1.0
 next_scale = choose_by_cases("next_scale", next_scale, finished, cases, mistakes)
 
 # %% [markdown]
-# The next cell uses it in a training loop. **Predict** four outcomes: your rule, starting far too high at 2^24; no scale; a fixed scale of 2^24; and a fixed scale of 2^24 without the overflow check. (Gradients are rounded to `float16`; the arithmetic stays `float32`.)
+# The next cell uses it in a training loop. A larger network or batch, or a lower loss, makes gradients smaller. To stand for that, this loop divides them by 2^16 before they are rounded to `float16`, and multiplies them by it before the update. (The arithmetic stays `float32`.) **Predict** four outcomes: your rule, starting far too high at 2^36; no scale; a fixed scale of 2^36; and a fixed scale of 2^36 without the overflow check.
 
 
 # %%
@@ -230,8 +217,8 @@ def rounded(layer, inputs, output):
     output.register_hook(lambda gradient: gradient.half().float())
 
 
-def train_scaled(scale, adapt=True, test=True):
-    """Train with float16 gradients; return losses, scales and the number of skipped steps."""
+def train_scaled(scale, adapt=True, test=True, small=2.0**-16):
+    """Train with `small` float16 gradients; return losses, scales and the count of skipped steps."""
     model, optimizer = fresh()
     for layer in model.modules():
         if isinstance(layer, torch.nn.Conv2d | torch.nn.Linear):
@@ -240,9 +227,10 @@ def train_scaled(scale, adapt=True, test=True):
     for x, y in batches:
         loss = cross_entropy(model(x), y)
         optimizer.zero_grad()
-        (loss * scale).backward()
+        (loss * small * scale).backward()
         gradients = [
-            weight.grad.copy_(weight.grad.half()).div_(scale) for weight in model.parameters()
+            weight.grad.copy_(weight.grad.half()).div_(small * scale)
+            for weight in model.parameters()
         ]
         finite = all(gradient.isfinite().all() for gradient in gradients)
         if finite or not test:
@@ -257,73 +245,38 @@ def train_scaled(scale, adapt=True, test=True):
 
 
 runs = {
-    "your rule": train_scaled(2.0**24),
+    "your rule": train_scaled(2.0**36),
     "no scale": train_scaled(1.0, adapt=False),
-    "always 2^24": train_scaled(2.0**24, adapt=False),
-    "always 2^24, no check": train_scaled(2.0**24, adapt=False, test=False),
+    "always 2^36": train_scaled(2.0**36, adapt=False),
+    "always 2^36, no check": train_scaled(2.0**36, adapt=False, test=False),
 }
 
 fig, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained")
 looks = (("#0072b2", "-"), ("#d55e00", "--"), ("#009e73", "-."), ("black", ":"))
+final = [np.mean(losses[-5:]) for losses, _, _ in runs.values()]
+ends = []
 for (name, (losses, _, skipped)), (color, style) in zip(runs.items(), looks, strict=True):
-    left.plot(losses, style, color=color, label=name)
-    print(f"{name:24} mean loss of the last 5 steps {np.mean(losses[-5:]):.2f}, {skipped} skipped")
+    ends.append(f"{name}: {final[len(ends)]:.2f}, {skipped} skipped")
+    left.plot(losses, style, color=color, label=ends[-1])
+left.set(title=f"Mean of the last 5 steps: {final[0]:.2f} with your rule, {final[1]:.2f} without")
+left.set(xlabel="step", ylabel="cross-entropy loss", xticks=range(0, len(batches), 5))
+left.legend(fontsize="small")
 _, scales, skipped = runs["your rule"]
 right.step(range(len(scales)), np.log2(scales), where="post", color=looks[0][0])
-final = {name: np.mean(losses[-5:]) for name, (losses, _, _) in runs.items()}
-rule, none, fixed, _ = final.values()
-finding = f"{rule:.2f} with your rule,\n{none:.2f} without a scale, {fixed:.2f} at a fixed 2^24"
-left.set(title=f"Mean loss at the end: {finding}", xticks=range(0, len(batches), 5))
-left.set(xlabel="step", ylabel="cross-entropy loss")
 right.set(title=f"Your rule skips {skipped} steps and ends at 2^{np.log2(scales[-1]):.0f}")
 right.set(xlabel="step", ylabel="loss scale, power of two", xticks=range(0, len(batches), 5))
-left.legend(fontsize="small")
-ends = "; ".join(f"{name} {loss:.2f}" for name, loss in final.items())
-workshop.figure(fig, alt=f"Loss of four runs, and a loss scale. Mean of the last 5 steps: {ends}")
+workshop.figure(fig, alt=f"Loss of four runs, and a loss scale. {'; '.join(ends)}")
 
 # %% [markdown]
-# Your rule skips steps until the scale fits, and later one whenever it becomes too large. With a wait of 2,000, that costs almost nothing.
+# Your rule skips steps until the scale fits, and later one whenever it becomes too large. Without a scale, the loss falls little: 2^16 moves nearly the whole histogram above into the range that becomes zero.
 #
 # The third run is a **silent failure**: every update is skipped, without an error, and the loss does not fall. The fourth run, without the check, writes [infinities or NaN](../docs/troubleshooting.md#nan-in-float16-which-layer-and-what-the-loss-scale-does) into the weights. Its loss is NaN from then on (no line on the left), so you notice.
 #
-# The run without a scale may look better than yours, which first had to search. This network's gradients are large enough; a larger network or batch, or a lower loss, can make them smaller. The next cell shrinks the gradients of the network trained in `float32` by 2^12 and 2^16. **Predict** the weight gradients' relative error without a scale and with 2^12.
-
-# %%
-x, y = batches[0]
-
-
-def weight_gradients(scale, half):
-    hooks = [layer.register_forward_hook(rounded) for layer in convolutions if half]
-    loss = cross_entropy(model(x), y)
-    parts = torch.autograd.grad(scale * loss, list(model.parameters()))
-    for hook in hooks:
-        hook.remove()
-    found = torch.cat([part.flatten() for part in parts])
-    return (found.half().float() if half else found) / scale
-
-
-exact = weight_gradients(1, half=False)
-for shrink in (0, 12, 16):
-    for power in (0, 12):
-        found = weight_gradients(2.0 ** (power - shrink), half=True)
-        error = ((found - exact).norm() / exact.norm()).item()
-        print(f"gradients divided by 2^{shrink}, loss scale 2^{power}: relative error {error:.2%}")
-
-# %% [markdown]
-# Without a scale, the error grows until most of the gradient is lost; with 2^12, it stays small.
-#
 # ## Master weights
 #
-# Updates can be lost, too. An update adds a small number to a large one; if it is smaller than half the gap between neighbouring representable numbers, nothing changes. The next cell adds 0.0001 to 1 a thousand times. Then it applies one update to the trained network, with its momentum, at its learning rate of 0.01 and lower ones. **Predict:** what fraction of the weights does not change at all?
+# Updates can be lost, too. An update adds a small number to a large one; if it is smaller than half the gap between neighbouring representable numbers, nothing changes. The next cell applies one update to the trained network, with its momentum, at its learning rate of 0.01 and lower ones. **Predict:** what fraction of the weights does not change at all?
 
 # %%
-for dtype in formats:
-    weight = torch.tensor(1.0, dtype=dtype)
-    for _ in range(1000):
-        weight += 0.0001
-    print(f"{str(dtype):15} {weight.item():.6g}; it should be 1.1")
-
-
 for rate in (1e-2, 1e-3, 1e-4):
     for dtype in formats:
         kept, total = 0, 0
@@ -342,37 +295,23 @@ for rate in (1e-2, 1e-3, 1e-4):
 #
 # PyTorch has two tools. `torch.autocast` runs convolutions and matrix products in 16 bits and sensitive operations such as the loss in `float32`; the weights stay in `float32`. `GradScaler` applies your rule, starting at 2^16 with a wait of 2,000 steps.
 #
-# The next cell compares precisions and seeds. Its last run trains a dense network, fast in `float16` even on a CPU, from a scale of 2^24; `growth_interval=5` is your `wait`. **Predict** the scale of each step.
-
+# The next cell trains a dense network, fast in `float16` even on a CPU, from a scale of 2^24; `growth_interval=5` is your `wait`. **Predict** the scale of each step.
 
 # %%
-def train(model, optimizer, dtype, scaler):
-    """Train in mixed precision; return the loss and the loss scale of each step."""
-    losses, scales = [], []
-    for x, y in batches:
-        scales.append(scaler.get_scale())
-        with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-            loss = cross_entropy(model(x), y)
-        optimizer.zero_grad()
-        scaler.scale(loss).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        losses.append(loss.item())
-    return losses, scales
-
-
-for dtype, number in ((torch.float32, seed), (reduced, seed), (torch.float32, seed + 1)):
-    scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
-    losses, _ = train(*fresh(number), dtype, scaler)
-    print(
-        f"{str(dtype):15} seed {number}: mean loss of the last 5 steps {np.mean(losses[-5:]):.2f}"
-    )
-
 scaler = torch.amp.GradScaler(device.type, init_scale=2.0**24, growth_interval=5)
 hidden, outputs = torch.nn.Linear(images[0].numel(), 64), torch.nn.Linear(64, 12)
 dense = torch.nn.Sequential(torch.nn.Flatten(), hidden, torch.nn.ReLU(), outputs).to(device)
 sgd = torch.optim.SGD(dense.parameters(), lr=0.01, momentum=0.9)
-losses, scales = train(dense, sgd, torch.float16, scaler)
+losses, scales = [], []
+for x, y in batches:
+    scales.append(scaler.get_scale())
+    with torch.autocast(device.type, torch.float16):
+        loss = cross_entropy(dense(x), y)
+    sgd.zero_grad()
+    scaler.scale(loss).backward()
+    scaler.step(sgd)
+    scaler.update()
+    losses.append(loss.item())
 print("float16, loss scale of each step: 2 to the", *(f"{np.log2(scale):.0f}" for scale in scales))
 print(f"{np.sum(np.diff(scales) < 0)} steps skipped; loss {losses[0]:.2f}, then {losses[-1]:.2f}")
 state, yours = (2.0**24, 0), [2.0**24]
@@ -382,7 +321,7 @@ for before, after in pairwise(scales):  # PyTorch halves the scale after an over
 print("Your rule gives the same scales:", yours == scales)
 
 # %% [markdown]
-# Three short runs cannot rank the formats. After an overflow, `scaler.step` skips the update silently, and `scaler.update` halves the scale.
+# After an overflow, `scaler.step` skips the update silently, and `scaler.update` halves the scale.
 #
 # ## Memory
 #
@@ -409,25 +348,25 @@ def kept_bytes(dtype, batch, size=64):
 
 per_image = {}
 for dtype in (torch.float32, torch.bfloat16):
-    per_image[dtype] = kept_bytes(dtype, 2) - kept_bytes(dtype, 1)
-    megabytes = per_image[dtype] * (224 / 64) ** 2 / 1e6
-    print(f"{str(dtype):15} {megabytes:.0f} MB for each image of 224 x 224 pixels")
+    at_64 = kept_bytes(dtype, 2) - kept_bytes(dtype, 1)
+    per_image[dtype] = at_64 * (224 / 64) ** 2
+    print(f"{str(dtype):15} {per_image[dtype] / 1e6:.0f} MB for each image of 224 x 224 pixels")
 memory_ratio = per_image[torch.bfloat16] / per_image[torch.float32]
 for count, dtype in ((96, torch.float32), (208, torch.bfloat16)):
-    print(f"{count} images: {count * per_image[dtype] * (224 / 64) ** 2 / 1e9:.1f} GB, {dtype}")
+    print(f"{count} images: {count * per_image[dtype] / 1e9:.1f} GB, {dtype}")
 session.note("memory_ratio", memory_ratio, "times", "activations in bfloat16 over float32")
 
 # %% [markdown]
-# NVIDIA's batches on a V100, 96 in FP32 and 208 in FP16, need about the same memory by this count. The first gain is a larger batch. Weights, gradients and momentum do *not* shrink: they stay in `float32`.
+# NVIDIA's batches on a V100, 96 in FP32 and 208 in FP16, need about the same memory by this count. Weights, gradients and momentum do *not* shrink: they stay in `float32`.
 #
 # ## Which layers become faster?
 #
-# The second gain is speed. A **Tensor Core** multiplies small matrices of 16-bit numbers and accumulates in `float32`, in one instruction; Intel's AMX does the same on a CPU. But a layer is limited by arithmetic *or* by memory traffic. A convolution can reuse each value it loads hundreds of times; a ReLU uses it once. A layer takes at least *operations / peak rate* and at least *bytes / bandwidth*; the larger one limits it. So count both.
+# A **Tensor Core** multiplies small matrices of 16-bit numbers and accumulates in `float32`, in one instruction; Intel's AMX does the same on a CPU. But a layer is limited by arithmetic *or* by memory traffic. A convolution can reuse each value it loads hundreds of times; a ReLU uses it once. A layer takes at least *operations / peak rate* and at least *bytes / bandwidth*; the larger one limits it. So count both.
 #
 # **Your turn.** Count two layers of ResNet-50 in the forward pass. A multiplication and an addition are two operations; multiplications by padding count, too.
 #
 # - A convolution, 3 × 3, from 64 to 64 channels, on 56 × 56 pixels. It reads its input and its weights and writes its output, each once.
-# - The batch norm after it. It reads its input for mean and variance, reads it again, and writes the normalised output. Its few operations per number do not matter; count 5. Leave out its 4 × 64 parameters.
+# - The batch norm after it, which normalises with the mean and the variance of the batch. What does it read, how often, before it can write? Its few operations per number do not matter; count 5. Leave out its 4 × 64 parameters.
 
 
 # %%
@@ -471,14 +410,8 @@ mistakes = (  # a wrong version, what is wrong, what to do
      "A number has `size` bytes."),
     (lambda *case: right_convolution(*case)[::-1], "The bytes come first.",
      "Return the operations first."),
-    (lambda images, size: right_batch_norm(images, 1), "There are too few bytes.",
-     "A number has `size` bytes."),
-    (lambda *case: right_batch_norm(*case)[::-1], "The bytes come first.",
-     "Return the operations first."),
     (lambda *case: right_batch_norm(*case, passes=2), "There are too few bytes.",
-     "The input is read twice, the output written once."),
-    (lambda *case: right_batch_norm(*case, passes=1), "There are too few bytes.",
-     "There are three passes: two reads and one write."),
+     "Mean and variance are known only after all of the input was read: then it is read again."),
 )  # fmt: skip
 cases = (1, 2), (3, 4)
 convolution = choose_by_cases("convolution", convolution, right_convolution, cases, mistakes)
@@ -487,10 +420,14 @@ for name, layer in (("convolution", convolution), ("batch norm", batch_norm)):
     print(f"{name}: {np.divide(*layer(96, 2)):.1f} operations per byte in 16 bits")
 
 # %% [markdown]
-# Now measure both limits of this device: the rate of a large matrix product, and the bandwidth of a copy. GPUs since Ampere have one more precision, [**TF32**](../docs/troubleshooting.md#results-in-float32-differ-between-two-gpus-tf32): numbers are stored as `float32`, but Tensor Cores ignore the last 13 mantissa bits. By default, PyTorch uses it for convolutions but not for matrix products; `allow_tf32` sets each.
+# The next cell measures both limits of this device: the rate of a large matrix product, and the bandwidth of a copy. It draws them, the **roofline**, and your two layers, for this device and an H100. **Predict** from your count: which layer can gain more than a factor of 2, and where?
+#
+# GPUs since Ampere have one more precision, [**TF32**](../docs/troubleshooting.md#results-in-float32-differ-between-two-gpus-tf32): numbers are stored as `float32`, but Tensor Cores ignore the last 13 mantissa bits. By default, PyTorch uses it for convolutions but not for matrix products; `allow_tf32` sets each.
 
 # %%
 from torch.utils import benchmark
+
+from workshop.lessons import nb06
 
 
 def seconds(statement, **names):
@@ -515,21 +452,15 @@ for name, dtype in precisions.items():
     set_tf32(name)
     a = torch.randn(side, side, device=device).to(dtype)
     peaks[name] = 2 * side**3 / seconds("a @ a", a=a)
-if emulated:  # these products could be computed in float32
+if emulated:  # bfloat16 is then computed in float32
     peaks["bfloat16"] = max(peaks.values())
-array, copy = torch.zeros(2, 2**24, device=device)
+array, copy = torch.zeros(2, 2**27 if device.type == "cuda" else 2**24, device=device)
 bandwidth = 2 * array.nbytes / seconds("copy.copy_(array)", array=array, copy=copy)
 for name, peak in peaks.items():
     print(
-        f"{name:8}  {peak / 1e9:10,.1f} GFLOP/s, {peak / bandwidth:5.0f} FLOP per byte to reach it"
+        f"{name:8}  {peak / 1e9:10,.1f} GFLOP/s, with {peak / bandwidth:.0f} FLOP per byte or more"
     )
 print(f"memory    {bandwidth / 1e9:10,.1f} GB/s")
-
-# %% [markdown]
-# A layer with fewer operations per byte than in the last column cannot reach the peak. (Emulated `bfloat16` has `float32`'s peak.) The next cell draws this limit, the **roofline**, and your two layers, for this device and an H100. **Predict** from your count: which layer can gain more than a factor of 2, and where?
-
-# %%
-from workshop.lessons import nb06
 
 half = str(reduced)[6:]
 h100 = {key[5:]: item.value for key, item in session.results.items() if key.startswith("h100.")}
@@ -537,12 +468,6 @@ devices = {
     "this device": (peaks["float32"], half, peaks[half], bandwidth),
     "an H100": (1e12 * h100["fp32"], "float16", 1e12 * h100["fp16"], 1e9 * h100["bandwidth"]),
 }
-
-
-def bound(layer, size, rate, traffic):
-    """Return the FLOP per byte of a layer with numbers of `size` bytes, and its least seconds."""
-    operations, count = layer(batch, size)
-    return operations / count, max(operations / rate, count / traffic)
 
 
 fig, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
@@ -555,14 +480,11 @@ for ax, (name, (slow, low, fast, traffic)) in zip(axes, devices.items(), strict=
     for kind, (layer, mark) in layers.items():
         took = []
         for _, size, rate, colour, _ in lines:
-            per_byte, least_seconds = bound(layer, size, rate, traffic)
-            ax.plot(per_byte, min(rate, per_byte * traffic) / 1e9, mark, color=colour)
-            took.append(1e6 * least_seconds)
+            operations, count = layer(batch, size)
+            took.append(max(operations / rate, count / traffic))
+            ax.plot(operations / count, operations / took[-1] / 1e9, mark, color=colour)
         ax.plot([], [], mark, color="black", label=kind)
         found.append(f"{kind} {took[0] / took[1]:.1f}×")
-        print(
-            f"{found[-1]} on {name}: at least {took[0]:,.1f} µs in float32, {took[1]:,.1f} in {low}"
-        )
     gains.append(f"Gain on {name}, at most: {', '.join(found)}")
     ax.set(title=gains[-1].replace(": ", ":\n"))
     ax.set(xlabel="FLOP per byte", ylabel="GFLOP/s at most")
@@ -597,23 +519,23 @@ rows = {(name, layout): net for name in precisions
         for layout, net in (("NCHW", model), ("channels last", last))}  # fmt: skip
 
 
-def step_seconds(row):
-    (name, layout), net = row, rows[row]
+def passes_of(net, inputs, name):
+    """Compute the gradients of a network in a precision."""
     set_tf32(name)
-    inputs = x if layout == "NCHW" else x.to(memory_format=torch.channels_last)
-    begin, dtype = time.perf_counter(), precisions[name]
+    dtype = precisions[name]
     with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
         loss = cross_entropy(net(inputs), y)
     loss.backward()
     next(net.parameters()).grad.sum().item()  # waits for the device
-    return time.perf_counter() - begin
 
 
 times = {row: [] for row in rows}
 for turn in range(turns + 1):  # the first one warms up
-    for row in rows:
-        took = step_seconds(row)
-        times[row] += [took] if turn else []
+    for (name, layout), net in rows.items():
+        inputs = x if layout == "NCHW" else x.to(memory_format=torch.channels_last)
+        begin = time.perf_counter()
+        passes_of(net, inputs, name)
+        times[name, layout] += [time.perf_counter() - begin] if turn else []
 flops, lines = network.train_flops(pixels), []
 base = times["float32", "NCHW"]
 for (name, layout), found in times.items():
@@ -637,11 +559,11 @@ session.expect({
 })  # fmt: skip
 
 # %% [markdown]
-# On the recorded H100 (`float32`: half the batch), `bfloat16` is slower than `float16`, because its batch norms are slower: on a GPU, run `traced("bfloat16")` after the next cell. Without 16-bit instructions (the recorded CPU has them), train in `float32`, as `rn50 run --dtype auto` does.
+# On the recorded H100 (`float32`: half the batch), `bfloat16` is slower than `float16`. On a GPU, `traced("bfloat16")` shows in which layers, after the next cell. Without 16-bit instructions (the recorded CPU has them), train in `float32`, as `rn50 run --dtype auto` does.
 #
 # ## Trace both precisions
 #
-# Which layers gain? The next cell traces steps in both precisions, in turns, with channels last, like the recorded H100 run, and compares each kind of layer with its prediction. Here, *pointwise* is ReLUs and additions. **Predict:** which kind gains most, and which takes the largest share in 16 bits?
+# The next cell traces steps in both precisions, in turns, with channels last, like the recorded H100 run. **Predict:** which kind gains most, and which takes the largest share in 16 bits?
 
 # %%
 from torch import profiler
@@ -653,18 +575,14 @@ inputs = x.to(memory_format=torch.channels_last)
 
 def traced(name):
     """Trace a training step after one that warms up; return its milliseconds by kind."""
-    set_tf32(name)
     file = session.folder / f"{name}.json"
-    when, dtype = schedule(wait=0, warmup=1, active=1), precisions[name]
+    when = schedule(wait=0, warmup=1, active=1)
     write = lambda trace: trace.export_chrome_trace(str(file))  # noqa: E731
     with profiler.profile(schedule=when, on_trace_ready=write, acc_events=True) as trace:
         for _ in range(2):
-            with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-                loss = cross_entropy(last(inputs), y)
             optimizer.zero_grad()
-            loss.backward()
+            passes_of(last, inputs, name)
             optimizer.step()
-            loss.item()  # waits for the device
             trace.step()
     return workshop.trace(file, show=False)
 
@@ -695,48 +613,63 @@ for name, found in traces.items():
 
 # %%
 slow, low, fast, traffic = devices["an H100"]
-least32 = least(resnet.resnet(50), 224, 256, "float32", slow, traffic)
-least16 = least(resnet.resnet(50), 224, 256, low, fast, traffic)
+counted = least(resnet.resnet(50), 224, 256, low, fast, traffic)
 rows, moving = [], 0.0
 for kind in ("convolution", "batch norm", "ReLU", "addition"):
     took = session.results[f"h100.{kind}.ms"]
     spread = f" ± {took.spread}" if took.spread else ""  # kernels counted as convolutions vary
-    rows.append([kind, least32[kind], least16[kind], least32[kind] / least16[kind]])
-    rows[-1] += [f"{took.value}{spread}", took.value / least16[kind]]
+    rows.append([kind, counted[kind], f"{took.value}{spread}", took.value / counted[kind]])
     moving += took.value if kind != "convolution" else 0
-columns = ["ms per step", "float32: counted", "float16: counted", "ratio"]
-columns += ["float16: measured", "measured / counted"]
+columns = ["ms per step, float16", "counted", "measured", "measured / counted"]
 workshop.table(rows, columns, "H100, channels last, batch 256, 224 px")
 print(took.provenance)
 step = 1000 * 256 / h100["float16.ips"]
 print(f"A step takes {step:.1f} ms; batch norm, ReLU and addition take {moving:.1f} ms of it.")
 
-# the least time of every layer on a V100, without fusion
-v100 = {key: session.results[f"v100.{key}"].value for key in ("fp32", "fp16", "bandwidth")}
-sheet = {"float32": 1e12 * v100["fp32"], "float16": 1e12 * v100["fp16"]}  # its data sheet
 
-
-def images_per_s(peak, name):
-    each = least(resnet.resnet(50), 224, 96, name, peak, 1e9 * v100["bandwidth"])
+def v100(peak, dtype):
+    """Return the images/s that a V100 cannot exceed without fusion, by its data sheet."""
+    rate, traffic = (session.results[f"v100.{key}"].value for key in (peak, "bandwidth"))
+    each = least(resnet.resnet(50), 224, 96, dtype, 1e12 * rate, 1e9 * traffic)
     return 96 / sum(each.values()) * 1000
 
 
-slow, fast = (images_per_s(peak, name) for name, peak in sheet.items())
-published = [session.results[f"published.v100.1gpu.{p}.ips"].value for p in ("fp32", "fp16")]
-print(f"V100: at most {slow:,.0f} and {fast:,.0f} images/s;", end=" ")
-print(f"published: {published[0]:,} and {published[1]:,}.")
-print(f"Faster arithmetic alone: {images_per_s(sheet['float16'], 'float32') / slow:.1f}×.", end=" ")
-print(f"Faster arithmetic and half the traffic: {fast / slow:.1f}×.", end=" ")
-print(f"Published: {published[1] / published[0]:.1f}×.")
+slow, arithmetic, fast = v100("fp32", "float32"), v100("fp16", "float32"), v100("fp16", "float16")
+fp32, fp16 = (session.results[f"published.v100.1gpu.{p}.ips"].value for p in ("fp32", "fp16"))
+print(f"V100: at most {slow:,.0f} and {fast:,.0f} images/s; published: {fp32:,} and {fp16:,}.")
+print(f"Gain from faster arithmetic alone: {arithmetic / slow:.1f};", end=" ")
+print(f"with half the traffic: {fast / slow:.1f}; published: {fp16 / fp32:.1f}.")
 
 # %% [markdown]
-# On the H100, batch norm, ReLU and addition take 0.96 to 1.13 times the count (below 1: faster than a copy), convolutions 1.09 times (± 0.13). Over half of that 16-bit step only moves bytes. (On a CPU, caches can beat the count; some layers take a multiple of it.) On the V100, faster arithmetic and half the traffic explain a factor of 3.8. The published FP16 run also has a larger batch, channels last and fused layers.
+# On the H100, batch norm, ReLU and addition take 0.96 to 1.13 times the count (below 1: faster than a copy), convolutions 1.09 times (± 0.13). Over half of that 16-bit step only moves bytes. (On a CPU, caches can beat the count; some layers take a multiple of it.) On the V100, faster arithmetic and half the traffic allow a factor of 3.8. The published FP16 run also has a larger batch, channels last and fused layers.
 #
 # ### Move fewer bytes
 #
-# [`torch.compile`](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step) **fuses** layers, so that no intermediate result goes to memory. The next cell fuses the end of a residual block: batch norm, addition, ReLU. You counted three passes over memory for the batch norm. Count those of all three layers, and if fused. **Predict** both gains, of fusing and of 16 bits. (Compiling takes up to half a minute.)
+# [`torch.compile`](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step) **fuses** layers, so that no intermediate result goes to memory. A residual block ends with a batch norm, an addition of the shortcut and a ReLU, which compute almost nothing.
+#
+# **Your turn:** write their passes over memory, one by one and fused. **Predict** with them both gains, of fusing and of 16 bits. (Compiling takes up to half a minute. On a GPU, the measurement has not run yet.)
+
 
 # %%
+def block_end(fused):
+    """Return the passes in order, a list of pairs: the arrays that one reads, and those it writes.
+
+    The arrays: "x", the input; "s", the shortcut; "y", the result, which addition and ReLU change
+    in place. ("xs", "y") is a pass that reads x and s and writes y.
+    """
+    return None  # your code
+
+
+# %%
+block_end = nb06.check_block_end(block_end)
+accesses = {"copy": 2}  # of arrays
+for name, fused in (("one by one", False), ("fused", True)):
+    accesses[name] = sum(len(reads + writes) for reads, writes in block_end(fused))
+print(accesses)
+
+# %%
+from rn50.allocator import keep_memory
+
 norm = torch.nn.BatchNorm2d(64).to(device)
 
 
@@ -746,12 +679,11 @@ def tail(x, shortcut):
 
 
 shape = (session.tail, 64, 56, 56)
-accesses = {"copy": 2, "one by one": 3 + 3 + 2, "fused": 4}  # passes over memory
 arrays = {
     dtype: torch.randn(2, *shape, device=device).to(dtype) for dtype in (torch.float32, reduced)
 }
 versions, spent = {"copy": lambda x, shortcut: x.clone(), "one by one": tail}, {}
-nb06.keep_memory()  # on a CPU, a new array otherwise costs page faults, more than its passes
+keep_memory()  # on a CPU, a new array otherwise costs page faults, more than its passes
 with torch.no_grad():
     if session.compile:
         begin = time.perf_counter()
@@ -772,19 +704,21 @@ with torch.no_grad():
                 found += [time.perf_counter() - begin] if turn else []
 rows, base = [], spent["float32", "one by one"]
 for (dtype, name), found in spent.items():
+    if name == "copy":
+        continue
     counted = accesses[name] / 2 * np.median(spent[dtype, "copy"])
-    gain = 8 / accesses[name] * 4 / nb06.BYTES[dtype]
+    gain = accesses["one by one"] / accesses[name] * 4 / nb06.BYTES[dtype]
     measured = "1" if found is base else str(workshop.ratio(np.divide(base, found)))
     row = [f"{dtype}, {name}", accesses[name], 1000 * counted, 1000 * np.median(found)]
     rows.append([*row, gain, measured])
-columns = ["", "passes", "ms: counted", "measured", "gain: counted", "measured"]
+columns = ["", "arrays read or written", "ms: counted", "measured", "gain: counted", "measured"]
 title = f"The end of a block, {session.tail} images, turns: {turns}; counted at the copy's speed"
 workshop.table(rows, columns, title)
 session.expect({"h100.float16.ips": None, "h100.compiled.ips": None})
 del arrays, block, shortcut
 
 # %% [markdown]
-# The batch norm and the addition take three passes each, ReLU two. Fused, they read the input for mean and variance, then read input and shortcut and write the output: four. By the count, fusing and 16 bits gain 2 each. Convolutions dilute the gain: 1.2 for the network (H100s, two days).
+# By the count, fusing and 16 bits gain 2 each. In the whole network, with its convolutions, compiling gained 1.2 (two H100s, on two days).
 #
 # ## Your turn: one more rung
 #
@@ -832,10 +766,9 @@ script_gain = choose_by_cases("script_gain", script_gain, amdahl, cases, mistake
 
 # %%
 before = "tf32" if "tf32" in precisions else "float32"
-faster = np.median(np.divide(times[before, "NCHW"], times[half, "NCHW"]))
-guess = script_gain(passes, faster)
-print(f"Both passes, {passes:.0%} of a step, are {faster:.2f} times as fast in {half}", end=" ")
-print(f"at batch {batch} and {pixels} px.")
+faster = workshop.ratio(np.divide(times[before, "NCHW"], times[half, "NCHW"]))
+guess, least_gain, most = (script_gain(passes, x) for x in (faster.median, faster.low, faster.high))
+print(f"Speed of both passes, {passes:.0%} of a step, in {half}: {faster}")
 workshop.ladder.predict("4_amp", guess)
 torch.cuda.empty_cache()  # the scripts need the memory
 found = workshop.ladder.race(
@@ -849,11 +782,12 @@ for rung, report in found.items():
     print(f"per step, {', '.join(parts)}")
 if found and found["4_amp"]["paired"]:
     gains = np.divide(found["4_amp"]["turns"], found["3_dali"]["turns"])
-    print(f"Speed of 4_amp over 3_dali: {workshop.ratio(gains)}; predicted: {guess:.2f}.")
+    print(f"Speed of 4_amp over 3_dali: {workshop.ratio(gains)};", end=" ")
+    print(f"predicted: {guess:.2f} ({least_gain:.2f} to {most:.2f})")
 workshop.ladder.figure()
 
 # %% [markdown]
-# The formula assumes that the passes gain as much in the script as alone, and that the rest stays the same. Which part above disagrees? And where is the time going now? What gains less than a convolution takes a larger share: on fast devices, layers that move bytes, and the input. Notebook 08 continues there.
+# The formula assumes that the passes gain as much in the script as alone, and that the rest stays the same. Where is the time going now? What gains less than a convolution takes a larger share. Notebook 08 continues there.
 #
 # ## The same accuracy?
 #
@@ -884,7 +818,7 @@ print(f"The means differ by {gap:.2f} points, or {gap / error:.1f} standard erro
 # - Exponent bits set the range, mantissa bits the precision: `float16` lacks range, `bfloat16` precision.
 # - A loss scale moves gradients into `float16`'s range. A fixed scale can fail silently.
 # - Many updates are too small for 16 bits, so the weights stay in `float32`.
-# - Activations take about half the memory, which allows a larger batch.
+# - Activations take about half the memory: room for a larger batch.
 # - Tensor Cores speed up arithmetic-bound layers; by the count, all others gain a factor of 2, so their share grows. Fusing them gains more.
 #
 # **Try it:** replace `.half()` in `rounded` and `train_scaled` with `.bfloat16()`, and predict how the four runs will differ.

@@ -58,11 +58,11 @@ os.environ |= {
 # A typical first benchmark has a model, a batch, a training step and a clock:
 
 # %%
-from workshop.lessons import nb06
+from rn50.allocator import keep_memory
 
 sixteen = None  # your number: the speed of 16 GPUs over that of 8
 
-nb06.keep_memory()  # as `rn50` does: page faults of new arrays make a CPU's steps longer
+keep_memory()  # as `rn50` does: page faults of new arrays make a CPU's steps longer
 torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True  # notebook 06
 model = ResNet(resnet.resnet(session.layers, 12)).to(device, memory_format=torch.channels_last)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)

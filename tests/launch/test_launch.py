@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from rn50 import launch
+from rn50.allocator import ALLOCATOR
 from rn50.diagnose.measure import start_run
 from rn50lib.config import Resolved
 from rn50lib.errors import UserError
@@ -37,8 +38,30 @@ def test_threads_and_allocator_are_set(monkeypatch: pytest.MonkeyPatch, own: str
     env = launch.rank_environment(full(threads=3))
     assert env["OMP_NUM_THREADS"] == env["MKL_NUM_THREADS"] == "3"
     if sys.platform == "linux":  # a user's setting of malloc stays as it is
-        added = [] if "malloc" in own else [launch.ALLOCATOR]
+        added = [] if "malloc" in own else [ALLOCATOR]
         assert env["GLIBC_TUNABLES"] == ":".join([*filter(None, [own]), *added])
+
+
+KEEPS = """import resource, sys
+import numpy as np
+from rn50 import allocator
+if sys.argv[1] == "keep":
+    allocator.keep_memory()
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    np.empty(2**24).fill(1)  # 128 MiB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+print(faults(), faults())"""
+
+
+def test_kept_memory_costs_no_page_faults():
+    counts = {}
+    for word in ("keep", "return"):
+        words = [sys.executable, "-c", KEEPS, word]
+        done = subprocess.run(words, check=True, text=True, capture_output=True, timeout=60)
+        counts[word] = [int(count) for count in done.stdout.split()]
+    assert counts["return"][1] > 60 and counts["keep"][0] > 60  # 64 with pages of 2 MiB
+    assert counts["keep"][1] < 10
 
 
 def test_a_child_finds_the_library_from_anywhere(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -129,18 +129,6 @@ def judge_areas(images: np.ndarray) -> None:
     )  # fmt: skip
 
 
-def known_reader(batches: Iterable[Any]) -> Iterator[Any]:
-    """Yield the items of an iterator. Raises Wrong if it asks DALI for an unknown reader."""
-    try:
-        yield from batches
-    except RuntimeError as error:
-        if "metadata" not in str(error):
-            raise
-        wrong("It asks for a reader by a name that no reader in `photos` has.",
-              "Leave out reader_name and auto_reset: without them, DALI's iterator never"
-              " ends.")  # fmt: skip
-
-
 def judge_endless(
     yours: Callable[..., Any], folder: Path, graph: Callable[..., Any] = photos
 ) -> str:
@@ -158,7 +146,7 @@ def judge_endless(
         raise NotImplementedError
     refuse((isinstance(made, tuple | list), "It returns one batch.",
             "Yield the batches instead."))  # fmt: skip
-    for item in itertools.islice(known_reader(made), epochs * STEPS):
+    for item in itertools.islice(made, epochs * STEPS):
         if not (isinstance(item, tuple | list) and len(item) == 2):
             wrong(f"It yields {type(item).__name__} of length {len(item)}.", "Yield a pair, images"
                   ' and labels of each dictionary, batch["data"], batch["label"].')  # fmt: skip

@@ -1,4 +1,4 @@
-"""Work and traffic of each layer in a training step.
+"""Work and traffic of each layer in a training step, and the check of a learner's count.
 
 A layer can be no faster than its arithmetic at the machine's peak rate, and no faster than its
 reading and writing at the memory's bandwidth (Williams et al. 2009, the roofline).
@@ -6,10 +6,13 @@ reading and writing at the memory's bandwidth (Williams et al. 2009, the rooflin
 
 from __future__ import annotations
 
-import ctypes
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rn50lib.resnet import Network
+from workshop.checks.compare import Mistake, examine
+from workshop.lessons.choice import choose
 
 BYTES = {"float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2}  # of an activation
 KIND = {
@@ -62,13 +65,46 @@ def count(net: Network, image_size: int, batch: int, dtype: str) -> list[tuple[s
     return found
 
 
-def keep_memory() -> None:
-    """Let this process keep the memory that it frees, so that large new arrays cost no page faults.
+Passes = list[tuple[str, str]]  # the names of the arrays that each reads, and of those it writes
 
-    `rn50 run` does the same with GLIBC_TUNABLES, which a process reads only when it starts.
-    Without glibc, this does nothing.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(-4, 0)  # M_MMAP_MAX: large arrays come from the heap, too
-        mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD: its end is not returned
+
+def block_end(fused: bool) -> Passes:
+    """Return the passes of a batch norm, an addition and a ReLU, in place after the first."""
+    if fused:
+        return [("x", ""), ("sx", "y")]
+    return [("x", ""), ("x", "y"), ("sy", "y"), ("y", "y")]
+
+
+ONE_PASS = ("The batch norm takes one pass.", "Mean and variance are known only after all of x was"
+            " read: the next pass reads it again.")  # fmt: skip
+MISTAKES = [  # fused or not, the wrong passes, what is wrong, what to do
+    (False, [("x", "y"), ("sy", "y"), ("y", "y")], *ONE_PASS),
+    (True, [("sx", "y")], *ONE_PASS),
+    (False, [("x", ""), ("x", "y"), ("s", "y"), ("y", "y")], "The addition reads one array.",
+     "It reads the batch norm's result from memory, too."),
+    (False, [("x", ""), ("x", "y"), ("sy", "y"), ("y", "")], "The ReLU writes nothing.",
+     "In place saves memory, not traffic: it reads y and writes it."),
+    (True, [("x", ""), ("x", "y"), ("sy", "y")], "Fused, the normalised numbers go to memory.",
+     "They are added to s at once, before anything is written."),
+    (True, [("x", ""), ("x", "y")], "Fused, the shortcut is missing.", "The second pass reads it."),
+]  # fmt: skip
+
+
+def check_block_end(own: Callable[[bool], Passes]) -> Callable[[bool], Passes]:
+    """Return a learner's `block_end` if it is right, else the finished one."""
+
+    @functools.wraps(own)
+    def in_order(fused: bool) -> Passes:
+        return [("".join(sorted(reads)), "".join(sorted(writes))) for reads, writes in own(fused)]
+
+    def judge() -> str:
+        if own(False) is None:
+            raise NotImplementedError
+        mistakes: list[Mistake] = [
+            (lambda case, of=of, found=found: found if case is of else [], diagnosis, remedy)
+            for of, found, diagnosis, remedy in MISTAKES
+        ]
+        examine(in_order, [(False,), (True,)], block_end, mistakes, one_case=True)
+        return "`block_end` is right."
+
+    return choose("block_end", own, block_end, judge, show=True)

@@ -68,7 +68,7 @@ def test_graph_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, cap
     [
         (".squeeze(1)", "", "squeeze"),
         ("(loader):", "(loader, size=24):", "ends after 3 batches"),
-        ("(loader):", '(loader, reader_name="train", auto_reset=True):', "Leave out reader_name"),
+        ("(loader):", '(loader, reader_name="train", auto_reset=True):', "Operator train"),
         ('batch["data"], batch', "batch", "first of each pair|pair"),
         ("for (batch,) in", "for batch in", "TypeError"),
         ("yield ", "return ", "returns one batch"),

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from rn50lib import resnet
@@ -56,23 +53,29 @@ def test_roofline_of_a_v100_is_just_above_the_published_speed(dtype, peak, publi
     assert 0.7 * limit < published < limit
 
 
-KEEPS = """import resource, sys
-import numpy as np
-from workshop.lessons import nb06
-if sys.argv[1] == "keep":
-    nb06.keep_memory()
-def faults():
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    np.empty(2**24).fill(1)  # 128 MiB
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-print(faults(), faults())"""
+def test_end_of_a_block_is_right_in_any_order_of_the_names(capsys):
+    def own(fused):
+        if fused:
+            return (("x", ""), ("xs", "y"))
+        return [["x", ""], ["x", "y"], ["ys", "y"], ["y", "y"]]
+
+    assert nb06.check_block_end(own) is own
+    assert nb06.check_block_end(lambda fused: None) is nb06.block_end
+    said = capsys.readouterr().out
+    assert "✓ `block_end` is right" in said and "not written yet" in said
 
 
-def test_kept_memory_costs_no_page_faults():
-    counts = {}
-    for word in ("keep", "return"):
-        words = [sys.executable, "-c", KEEPS, word]
-        done = subprocess.run(words, check=True, text=True, capture_output=True, timeout=60)
-        counts[word] = [int(count) for count in done.stdout.split()]
-    assert counts["return"][1] > 60 and counts["keep"][0] > 60  # 64 with pages of 2 MiB
-    assert counts["keep"][1] < 10
+@pytest.mark.parametrize("row", nb06.MISTAKES, ids=str)
+def test_end_of_a_block_that_is_wrong_gets_a_diagnosis(row, capsys):
+    fused, found, diagnosis, remedy = row
+
+    def own(case):
+        return found if case is fused else nb06.block_end(case)
+
+    assert nb06.check_block_end(own) is nb06.block_end
+    assert f"✗ `block_end`: {diagnosis} {remedy}" in capsys.readouterr().out
+
+
+def test_end_of_a_block_names_the_passes_that_no_mistake_explains(capsys):
+    nb06.check_block_end(lambda fused: [("x", "y")])
+    assert "It should be [(x, ), (x, y)" in capsys.readouterr().out.replace("'", "")
