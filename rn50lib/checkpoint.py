@@ -150,7 +150,7 @@ class CheckpointManager:
         left = "" if found.epoch < config.num_epochs else "; --num-epochs asks for no more"
         progress.say(f"resumed from {file}: {epochs_done} done{more}{left}")
         old, new = found.config, config.to_dict()
-        compared = ("n", "batch_size", "macrobatch_size", "lr", "num_epochs")
+        compared = ("n", "batch_size", "macrobatch_size", "dtype", "lr", "num_epochs")
         changed = {name: old[name] for name in compared if name in old and old[name] != new[name]}
         if changed:
             told = (f"{flag_name(name)} {new[name]} (was {was})" for name, was in changed.items())

@@ -220,6 +220,9 @@ def average(ranks: list[Rank]) -> tuple[str, str]:
         return MISSING, f"summed, not averaged: the update got {len(ranks)} times the average"
     if "own" in kinds:
         return MISSING, "not exchanged: each rank updated with its own gradients"
+    given = [values for rank in ranks for values in rank.all("given")[0] if values is not None]
+    if given and not any(map(np.any, given)):
+        return NOT_SEEN, "all gradients were zero"
     return NOT_SEEN, "the gradients were equal on all ranks, or could not be compared"
 
 

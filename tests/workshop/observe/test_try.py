@@ -405,6 +405,7 @@ def test_rate_is_compared_with_that_of_one_rank(
         ([[1, 2], [3, 0]], [[1, 2], [3, 0]], "missing", "updated with its own gradients"),
         ([[1, 2], [1, 2]], [[1, 2], [1, 2]], "not seen", "equal on all ranks"),
         ([[2, 1], [2, 1]], [None, None], "not seen", "could not be compared"),
+        ([[0, 0], [0, 0]], [[0, 0], [0, 0]], "not seen", "all gradients were zero"),
     ],
 )
 def test_the_gradients_of_an_update_are_compared_with_each_rank_s_own(
