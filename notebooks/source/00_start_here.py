@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 00 · Start here
 #
-# In this course, you write one script that trains ResNet-50 v1.5, and make it faster step by step. Each step starts with a measurement: *where is the time going now?* On one H100, the steps take the script from 1,080 to 4,107 images per second (recorded; the figure is below). With several GPUs, you also measure what each adds. On a laptop, you take the same steps with smaller images.
+# In this course, you write one script that trains ResNet-50 v1.5, and make it faster, one change at a time. Each starts with a measurement: *where is the time going now?* On one H100, the changes take the script from 1,080 to 4,107 images per second (recorded; the figure is below). With several GPUs, you also measure what each adds. On a laptop, you do the same with smaller images.
 #
-# After this notebook, you have trained a network and tested it on images, and you know what happens in a training step and why training is so expensive. You should know Python and the basics of deep learning: convolutions, losses and gradient steps. If you have trained networks often, run the first two code cells, and continue with [why training is expensive](#Why-training-is-expensive).
+# By the end, you will have trained a network and tested it on images, and will know what happens in a training step and why training is so expensive. You should know Python and the basics of deep learning: convolutions, losses and gradient steps. If you have trained networks often, run the first two code cells, and continue with [why training is expensive](#Why-training-is-expensive).
 #
 # **Time:** 10 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about a minute to run, plus a minute if the set-up has not generated the images
 
@@ -38,7 +38,7 @@ for old in Path().glob("batch-*.json"):
 # - `-n 1`: train on one device, here even a CPU
 # - `--image-shape 64` and `crop_area=0.5`: random crops of at least half of each image, scaled to 64 × 64 pixels
 #
-# **Predict:** random guessing gets 1 in 12 right, or 8.3%. What accuracy will the network reach? Replace the number for a batch of 32.
+# **Predict:** random guessing gets 1 in 12 right, or 8.3%. What accuracy will the network reach? Enter it for a batch of 32.
 
 # %%
 guess = {32: 50, 8: 50}  # your numbers, in percent, by batch
@@ -50,14 +50,14 @@ guess = {32: 50, 8: 50}  # your numbers, in percent, by batch
 #   --data-root "$DATA" --seed $SEED --model-prefix first --report "batch-$BATCH.json" 2>&1
 
 # %% [markdown]
-# Lines that begin with `--` list the settings, with the reason for each value. `top-1` is the accuracy in percent; for training images, it is an average over the epoch, on random crops, which are harder. `img/s` or `ips` is images per second. The learning rate, `lr`, ends a thousandfold lower, so late epochs add little.
+# Lines that begin with `--` list the settings, with the reason for each value. `top-1` is the percentage of images whose highest-scoring class is right; for training images, it averages over the epoch, on random crops, which are harder. `img/s` (or `ips`) is images per second. The learning rate (`lr`) drops tenfold three times, so late epochs add little.
 #
 # Now show the network eight validation images that it has never seen. In the command, `first $EPOCHS` names the weights that training saved.
 
 # %%
 images = sorted(Path(session.data_root, "val").glob("*/*.jpg"))
 chosen = images[len(images) // 16 :: len(images) // 8]
-Path("chosen.txt").write_text("\n".join(map(str, chosen)))
+_ = Path("chosen.txt").write_text("\n".join(map(str, chosen)))
 
 # %% language="bash" magic_args="-e"
 # tr '\n' '\0' < chosen.txt | xargs -0 rn50 predict -o answers.npz first $EPOCHS 2>&1
@@ -83,7 +83,7 @@ workshop.figure(fig, alt=f"Eight road signs with the network's answers, {right} 
 # %% [markdown]
 # **Try it:** which class will `speed-50` be confused with? In the cell that chooses the images, replace `*/*.jpg` with `speed-50/*.jpg`. Then run it and the next two again.
 #
-# Eight images are too few to judge a network by. The run's report contains the **top-1** on the whole validation set: the share of images whose highest-scoring class is right. The next cell compares it with your prediction, and with a full ResNet-50's after nine epochs on the same images (recorded on two cores and on an H100).
+# Eight images are too few to judge a network by. The run's report has the top-1 on the whole validation set. The next cell prints it with the share of time spent waiting for images, next to your prediction and a full ResNet-50's after nine epochs on the same images (recorded on two cores and on an H100).
 
 # %%
 import json
@@ -107,9 +107,9 @@ session.note("first_top1", top1[-1], "%", "accuracy of your last run")
 # %% [markdown]
 # ### Change one thing
 #
-# **Predict:** with 8 images per step, how many steps has an epoch? Does the run take longer? Is the network more accurate? **Your turn:** enter the accuracy in `guess`, set `BATCH=8` in the training cell, and rerun the cells from there to the one above, which then shows both runs.
+# **Predict:** with 8 images per step, how many steps per epoch? Does the run take longer? Is the network more accurate? **Your turn:** enter the accuracy in `guess`, set `BATCH=8` in the training cell, and rerun the cells from there to the one above, which then shows both runs.
 #
-# 300 steps per epoch, each with a quarter of the learning rate, end in much the same place. But each step has a fixed cost, so epochs take longer: notebook 02 measures it.
+# <details><summary>Why?</summary>Four times as many steps, each at a quarter of the rate, end in much the same place. But each has a fixed cost: see notebook 02.</details>
 #
 # ## What happens in a step
 #
@@ -156,7 +156,7 @@ alt = "storage, processor, forward, loss, backward, exchange with other devices,
 workshop.figure(fig, alt=f"A training step as a diagram: {alt} to forward")
 
 # %% [markdown]
-# Later figures use the same colours: amber for input (notebooks 01, 04 and 05), blue for compute (02 and 06), dark orange for communication (03).
+# The parts keep these colours: amber for input (notebooks 01, 04 and 05), blue for compute (02 and 06), dark orange for communication (03).
 #
 # ## Why training is expensive
 #
@@ -196,7 +196,7 @@ session.expect(dict.fromkeys(f"published.{key}" for key in whole))
 #
 # ## Your turn
 #
-# The cars that need such networks also collect the data for the next ones. A fleet has 100 cars with 8 cameras each. Every camera records 30 images per second for 2 hours a day, and one image in 1,000 is worth keeping. The fleet collects images for `days` days. At `rate` images per second, how many days would 90 epochs on the kept images take? Replace `None` with your formula.
+# Self-driving cars need such networks, and collect their data. A fleet has 100 cars with 8 cameras each. Every camera records 30 images per second for 2 hours a day, and one image in 1,000 is worth keeping. The fleet collects images for `days` days. At `rate` images per second, how many days would 90 epochs on the kept images take? Replace `None` with your formula.
 
 
 # %%

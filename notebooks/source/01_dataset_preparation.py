@@ -85,16 +85,16 @@ workshop.figure(fig, alt=f"One image of each class: {', '.join(sorted(per_class)
 fig, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained")
 upright = 100 * np.mean(height > width)
 common = Counter(shapes).most_common(10)
-colours = ["C1" if h > w else "C0" for (w, h), _ in common]
+colours = ["0.3" if h > w else "0.7" for (w, h), _ in common]
 names, counts = [f"{w} × {h}" for (w, h), _ in common], [count for _, count in common]
 bars = left.barh(names, counts, color=colours)
 left.bar_label(bars, fmt="{:,.0f}", padding=3)
 left.margins(x=0.15)
 left.invert_yaxis()
-left.set(title=f"{upright:.0f}% of the images are in portrait orientation (orange)")
+left.set(title=f"{upright:.0f}% of the images are in portrait orientation (dark)")
 left.set(xlabel="training images", ylabel="width × height, pixels")
 left.xaxis.set_major_formatter("{x:,.0f}")
-right.hist(kilobytes, bins=40)
+right.hist(kilobytes, 40, color="0.7")
 lines = {"here": kilobytes.mean(), "in ImageNet": ARCHIVE / IMAGENET / 1000}
 for (name, mean), dashes in zip(lines.items(), ("-", "--"), strict=True):
     right.axvline(mean, color="black", ls=dashes, label=f"mean {name}: {mean:.1f} KB")
@@ -160,7 +160,7 @@ print(f"the kit's numbers, minus 1: {numbers - 1}\nlabels:                     {
 print(f"{np.sum(numbers - 1 == labels)} of {len(labels)} are equal")
 
 # %% [markdown]
-# The kit numbers its classes in its own order, which is not the sorted order of the WordNet ids. In the real kit, number 1 is the kit fox, `n02119789`, and the kit fox has label 278. `data_prep.imagenet` looks up the ids in the kit's table and moves each image into its class folder.
+# The kit numbers its classes in its own order, which is not the sorted order of the WordNet ids. In the real kit, number 1 is a fox, `n02119789`, and its label is 278. `data_prep.imagenet` looks up the ids in the kit's table and moves each image into its class folder.
 #
 # ## Pack with `im2rec`
 #
@@ -223,7 +223,7 @@ print(f"{len(val):,} records, {np.sum(words == 0xCED7230A):,} aligned magic numb
 print(f"In random bytes of ImageNet's size, you would expect {ARCHIVE / 4 / 2**32:.1f} of them")
 
 # %% [markdown]
-# One rule is still missing. A reader that has lost its place searches for the magic number, so the content must not contain it at a 4-byte boundary. If it does, MXNet's writer drops the magic number and splits the record there, into parts of kind 1 (first), 2 (middle) and 3 (last); the reader puts it back.
+# One rule is still missing. A reader that has lost its place searches for the magic number, so it must not occur elsewhere at a 4-byte boundary. If the content has it there, MXNet's writer drops it and splits the record, into parts of kind 1 (first), 2 (middle) and 3 (last); the reader puts it back.
 #
 # ImageNet has about 8.6 such numbers if JPEG bytes are close to random: a reader that ignores the rule truncates those images. You implement the rule in exercise `ex01.frame`.
 #
@@ -264,7 +264,7 @@ Records.__getitem__ = nb01.check_item(records, "records/val.lst", data / "val")
 # %% [markdown]
 # ## What you gain by packing
 #
-# A single file now holds the folder's images and labels, and any of them is one seek away. Training from the folder works, too: why pack? And does the format matter? A **WebDataset** is a set of plain tar files, the *shards*. Files whose names differ only in their extension form a sample, such as `0000039.jpg` and `0000039.cls`. Python's `tarfile` writes them:
+# A single file now holds the folder's images and labels, and any of them is one seek away. Training from the folder works, too: why pack? Does the format matter? To compare, write a **WebDataset**: plain tar files, the *shards*. Files that differ only in their extension form a sample, such as `0000039.jpg` and `0000039.cls`. Python's `tarfile` writes them:
 
 # %%
 import tarfile
@@ -286,7 +286,7 @@ with tarfile.open(shards[0]) as tar:
 # %% [markdown]
 # A tar file has no index: you read it from front to back, and shuffle whole shards, then samples within a buffer.
 #
-# The next cell reads all validation images, without decoding them, in four ways: one file per image in random order, records in random order, records from front to back, and tar shards from front to back. The four take turns, each **warm**, with the data in memory, and **cold**, after the operating system has been asked to drop it (not on macOS).
+# The next cell reads all validation images, without decoding them, in four ways: one file per image in random order, records in random order, records from front to back, and tar shards from front to back. The four take turns, each **warm** (data in memory) and **cold** (after asking the operating system to drop it; not on macOS).
 #
 # **Predict:** by what factor do records in order beat files at random, warm and cold? Will tar be as fast?
 
@@ -423,7 +423,7 @@ print(f"this machine takes {training / one:.2g} such cores,", end=" ")
 print(f"8 V100s {needed / one:,.0f}, 8 H100s {fast / one:,.0f}.")
 
 # %% [markdown]
-# `share` is decoding's share of the time (warm cache). Near 100%, packing has done its part: the decoder is the next bottleneck (notebooks 04 and 05). Quality 95 changes the pixels but hardly the mean size. Resizing removes detail from the random crops. NVIDIA's ImageNet recipe asks for crops of as little as 5% of the area and enlarges them to 224 × 224. From a 500 × 375 image, such a crop has about 97 × 97 real pixels, but only 66 × 66 after resizing to 256. The published runs read pass-through records.
+# `share` is decoding's share of the time (warm cache). Near 100%, packing has done its part: the decoder is the next bottleneck (notebooks 04 and 05). Quality 95 hardly changes the mean size, as these files have quality 91 to 95: poorer ones would grow. Resizing removes detail: NVIDIA's ImageNet recipe enlarges crops of as little as 5% of the area to 224 × 224. From a 500 × 375 image, such a crop has about 97 × 97 real pixels, but only 66 × 66 after resizing to 256. The published runs read pass-through records.
 #
 # ## Which damage is noticed?
 #
@@ -512,7 +512,7 @@ print(f"byte {at:,} was {packed[at]:#04x} and is now {damaged[at]:#04x}")
 #
 # Packing costs a second copy, which you pack again whenever the data changes. One file is easier to copy, check and delete than a million. For speed, one comparison decides: can readers open files as fast as training uses images? On a local disk, even "cold" files are cheap to open, because their directory entries stay in memory. On shared storage, opening a file takes a round trip over the network, say 1 ms.
 #
-# **Your turn:** write the decision. `wanted` is in images/s, and `seconds` is the time in which one reader opens and reads one file. **Predict** the four answers below.
+# **Your turn:** write the decision. `wanted` is in images/s, and `seconds` is what one reader needs to open and read a file. **Predict** the four answers below.
 
 
 # %%

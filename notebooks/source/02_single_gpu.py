@@ -104,7 +104,7 @@ print(*(part for part in model.layer2[0].children() if isinstance(part, torch.nn
 # rn50 run --preset RN50_FP16_8GPU --print recipe
 
 # %% [markdown]
-# Your step uses three of these numbers: momentum, weight decay and the **learning rate**. The rate is 0.1 for 256 images and scales with the **global batch** (that of all GPUs): with twice the batch, an epoch has half as many steps, each twice as far. This is **linear scaling**. It fails early on, when gradients change a lot, so long runs begin with a **warm-up**: the rate rises from zero over five epochs. Later, it drops tenfold three times. You write this schedule in `ex02.schedule`.
+# Your step uses three of these numbers: momentum, weight decay and the **learning rate**. The rate is 0.1 for 256 images and scales with the **global batch** (that of all GPUs): with twice the batch, an epoch has half as many steps, so each goes twice as far (**linear scaling**). Early on, gradients change too fast for that, so a **warm-up** raises the rate from zero over five epochs. Later, the rate drops tenfold three times. You write this schedule in `ex02.schedule`.
 #
 # ## Write the step
 #
@@ -138,7 +138,7 @@ print(f"loss {losses[0]:.2f} at the start, {np.mean(losses[-5:]):.2f} in the las
 #
 # ## Does it learn?
 #
-# Only images that it has not seen can tell. The next cell measures the share of right answers on centre crops: with `model.eval()`, then without it, for images sorted by class and for shuffled ones. In training mode, batch norm uses the statistics of the current batch. **Predict** all three accuracies.
+# Only unseen images can tell. The next cell measures the share of right answers on centre crops: with `model.eval()`, then without it, for images sorted by class and for shuffled ones. In training mode, batch norm uses the statistics of the current batch. **Predict** all three accuracies.
 
 
 # %%
@@ -167,7 +167,7 @@ print(f"without model.eval(), sorted:   {top1(small.train()):.1f}% correct")
 print(f"without model.eval(), shuffled: {top1(small, shuffle=True):.1f}% correct")
 
 # %% [markdown]
-# A sorted batch holds one class, so normalisation removes much of what distinguishes it; shuffling helps. It can even beat `eval()`, whose running averages lag behind the weights after few steps. None of the three raises an error.
+# A sorted batch holds one class, so normalisation removes much of what distinguishes it; shuffling helps. It can even beat `eval()`, whose running averages still lag behind the weights. None of the three raises an error.
 #
 # ## The whole script
 #
@@ -213,11 +213,11 @@ workshop.ladder.figure()
 #
 # On an A100 or a newer GPU, PyTorch computes float32 convolutions in **TF32**, with fewer bits, [by default](https://docs.pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices). Notebook 06 measures both.
 #
-# Two worker processes decode images *while* the model computes, so `input_ms` is only what this overlap does not hide, plus the copy to the GPU, which overlaps nothing here. With overlap, the slower sets the pace; without it, times add up. On a CPU, decoding takes cores from the computation: part of its cost is in `compute_ms`.
+# Two worker processes decode images *while* the model computes, so `input_ms` is only what this overlap does not hide, plus the copy to the GPU, which overlaps nothing here. With overlap, the slower sets the pace; without it, times add up.
 #
 # ### Which operations?
 #
-# A **profiler** records every operation. With `--trace FILE`, the script runs `torch.profiler` for three untimed steps: compare shares, not milliseconds. [Perfetto](https://ui.perfetto.dev) opens the file, too.
+# A **profiler** records every operation. Above, `trace=` ran `torch.profiler` for three untimed steps of the script: compare shares, not milliseconds. [Perfetto](https://ui.perfetto.dev) opens the file, too.
 #
 # **Predict:** what share of a step is convolution, and which kind is second?
 
@@ -225,7 +225,7 @@ workshop.ladder.figure()
 parts = workshop.trace("trace.json.gz")
 
 # %% [markdown]
-# Convolutions compute; normalisation, pointwise, copy and optimizer mostly read and write memory. On a CPU, `waiting` is loading a batch; on a GPU, it is all the time in which neither a kernel nor a copy runs.
+# Faster arithmetic helps convolutions (notebook 06); normalisation, pointwise, copy and optimizer mostly move data. `waiting` is loading a batch on a CPU, and any time without a kernel or copy on a GPU.
 #
 # ### Can you feed the device faster?
 #
@@ -251,7 +251,7 @@ def input_rate(workers):
 v100 = session.results["published.v100.1gpu.fp32.ips"].value
 counts = [count for count in (0, 1, 2, 4, 8) if count <= session.machine.cores]
 for workers in counts:
-    print(f"{workers} workers load {(loaded := input_rate(workers)):6.0f} images/s")
+    print(f"workers: {workers}, {(loaded := input_rate(workers)):6.0f} images/s")
 own = 1000 * session.rung_batch / compute_ms
 here = f"your script ({session.image_size} px) computes"
 for what, wanted in {here: own, "a V100 in FP32 (224 px) trains": v100}.items():
@@ -315,9 +315,9 @@ print(f"From 0 to 2 workers, the wait shrinks by {np.median(waits):.1f} ms,", en
 print(f"and the step by {np.median(steps):.1f} (median; {min(steps):.1f} to {max(steps):.1f}).")
 
 # %% [markdown]
-# If the step's whole range is below the wait's median, decoding takes cores from the computation, and no loader setting gains much.
+# If the step's whole range is below the wait's median, decoding takes cores from the computation. If the range spans it, you can't tell.
 #
-# Ratios are per turn; a difference is clear if all five are on one side of 1. If pinning helps, add it to `runs/train.py`; rerun the cell that checks it, then the `race` cell with the best number of workers. Keep `now()`; leave out `channels_last`, which the ladder refuses until notebook 08.
+# Ratios are per turn; a difference is clear if all five are on one side of 1. On a GPU, if pinning helps, add it to `runs/train.py`; rerun its check, then the `race` cell with the best number of workers. Keep `now()`; leave out `channels_last`, which the ladder refuses until notebook 08.
 #
 # ## Does a larger batch help?
 #
@@ -414,7 +414,7 @@ if device.type == "cuda":
 #
 # ## What does a long run need?
 #
-# A run that takes days on many GPUs has to survive failures and time limits, so it saves checkpoints and resumes from them. `rn50 run` does, and also follows the recipe's schedule.
+# A run that takes days on many GPUs has to survive failures and time limits, so it saves checkpoints and resumes from them. `rn50 run` does both, and follows the recipe's schedule.
 #
 # What must a checkpoint contain? The next cell trains for four steps. Then it trains for two, saves the state, and resumes for the other two: once with the weights alone, once with the momentum too. **Predict:** do both end with the same weights as the uninterrupted run?
 
