@@ -41,7 +41,7 @@ os.environ |= {  # for the cells that begin with %%bash
 }
 
 # %% [markdown]
-# If your script from notebook 02, the first rung of the ladder, mostly computes, use more devices. But workers that train one model must exchange gradients, which adds a third part to each step: **communication**.
+# If your script from notebook 02 (rung 1 of the ladder) mostly computes, use more devices. But workers that train one model must exchange gradients, which adds a third part to each step: **communication**.
 #
 # ## Do two half batches give the gradient of a whole one?
 #
@@ -252,7 +252,7 @@ dist.destroy_process_group()
 # - Without the **average**, the ranks start out equal, drift apart, and move further.
 # - Without **all four**, every rank runs the same training. Equal weights are not enough: count the images.
 #
-# No run reported an error, and the loss reveals nothing.
+# No run failed, and four steps of loss reveal nothing.
 #
 # ## How much of the exchange does a step wait for?
 #
@@ -364,7 +364,7 @@ dist.destroy_process_group()
 # %% [markdown]
 # ### Latency and bandwidth
 #
-# α is Gloo's shortest time up to 64 KB. β is fitted from 1 to 32 MB, the sizes of buckets, by least squares of the *relative* errors; otherwise, the largest messages would dominate.
+# α is Gloo's shortest time up to 64 KB. β is fitted to the *relative* errors from 1 to 32 MB, the sizes of buckets.
 #
 # **Predict** the ratio of the times: 32 MB is 8,192 × 4 KB.
 
@@ -396,7 +396,7 @@ session.note("bandwidth", 1e-9 / per_byte, "GB/s", "bandwidth of Gloo's all-redu
 # %% [markdown]
 # ### The exposed time
 #
-# A model of the exchange: a message leaves when its bucket is full and a sender is free (Gloo has two threads, NCCL one). It takes `α + bytes / β`.
+# A small message costs little but α, so gradients travel in buckets. In a model, a message leaves when its bucket is full and a sender is free (Gloo has two threads, NCCL one). It takes `α + bytes / β`.
 #
 # **Your turn: write the model** in five lines. `full` says when each bucket is full (seconds after the pass began), `takes` how long its message takes, `alone` how long the pass takes. The next message leaves with the first free sender. How long after the pass has the last one arrived?
 #
@@ -440,7 +440,7 @@ if session.compare and not gpus and "communication_ms" in several:
     for name, readers in {"a step with DDP": 0, "with processes that read images": 1}.items():
         report = workshop.ladder.climb("2_ddp", workers=readers, **sizes | {"steps": 10})
         exposed[name] = report["communication_ms"]
-    exposed[f"in the race, {Path(several['script']).stem}"] = several["communication_ms"]
+    exposed[f"in the race ({Path(several['script']).stem})"] = several["communication_ms"]
 print("Exposed:", ", ".join(f"{name} {ms:.0f} ms" for name, ms in exposed.items()))
 slower = workshop.ratio(parts[:, 0] / alone)
 if slower.clear and slower.low > 1:
@@ -449,9 +449,9 @@ workshop.trace("ddp.json")  # of the larger batch
 session.note("exposed_ms", after + waiting, "ms", "exposed exchange of a pass, with waiting")
 
 # %% [markdown]
-# The last layers' gradients leave first. A larger batch lengthens the pass, not the messages: if only the last is exposed, that helps no more. Your model predicts that one. It leaves out two things: faster ranks wait for the slowest, and exchange and computation share hardware (the cores with Gloo, a few multiprocessors with NCCL).
+# The last layers' gradients leave first. A larger batch lengthens the pass, not the messages: once only the last is exposed, it hides no more. Your model leaves out two things: faster ranks wait for the slowest, and exchange and computation share hardware (the cores with Gloo, a few multiprocessors with NCCL): compare the trace's messages with those alone.
 #
-# Why does the race expose more? In the line *Exposed*, each number adds one thing: the rest of the step, which ranks start without waiting for each other; processes that read images; and, with Horovod, its way to exchange. All compete with the computation for the cores.
+# Does the race expose more? In the line *Exposed*, look for the largest jump: to a whole step, which ranks start without waiting for each other; to processes that read images; to the race's script. Ten steps vary, so ignore small differences.
 #
 # ## What would eight GPUs lose?
 #
@@ -514,7 +514,7 @@ for (name, title), style in zip(titles.items(), ("C0o-", "C1s--", "C5^:", "C3D-.
 axes.axhline(np.log(12), color="grey", lw=1, label="guessing")
 large = {name: loss for name, loss in ends.items() if name != "small"}
 best = titles[min(large, key=large.get)] if large else "not run"
-axes.set(title=f"Lowest loss in large steps: {best}", xlabel="epoch", ylabel="training loss (nats)")
+axes.set(title=f"Large batches, lowest loss: {best}", xlabel="epoch", ylabel="training loss (nats)")
 axes.xaxis.get_major_locator().set_params(integer=True)
 axes.legend()
 said = ", ".join(f"{titles[name]} {loss:.2f}" for name, loss in ends.items())
@@ -529,7 +529,7 @@ session.expect(batches | dict.fromkeys(ways))
 #
 # ## Does the launcher matter?
 #
-# On several hosts, only the launcher's line changes: each of these starts 16 processes on two 8-GPU hosts. ([docs/commands.md](../docs/commands.md#several-hosts) explains flags and failures.)
+# On two hosts with 8 GPUs each, only the launcher's line changes; run `torchrun` on both. ([docs/commands.md](../docs/commands.md#several-hosts) explains flags and failures.)
 #
 # ```
 # torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST1:29500 train.py
@@ -538,14 +538,14 @@ session.expect(batches | dict.fromkeys(ways))
 #     -x NCCL_DEBUG=INFO -x LD_LIBRARY_PATH -x PATH -mca pml ob1 -mca btl ^openib python train.py
 # ```
 #
-# The last rows of the table are full road-sign runs: one worker with a batch of 32, and two with 16 each, by several launchers. With so few seeds, a difference of up to about two points would go unnoticed.
+# No launcher stands out in the table's last rows, full road-sign runs with one worker (batch 32) or two (16 each). With so few seeds, a difference of up to about two points would go unnoticed.
 #
 # ## Key takeaways
 #
 # - Five changes: start and pick a device, share the images, scale the rate, average, broadcast. Rank 0 reports and saves.
 # - Without one of the last four, the script still runs. Count the images and compare the weights.
-# - A message takes latency plus bytes over bandwidth. The backward pass hides most of them. The last one is exposed, and so is waiting for the slowest rank.
+# - A message takes latency plus bytes over bandwidth. The backward pass hides most messages; the last is exposed, and so is waiting for the slowest rank.
 #
-# **Try it:** find the bugs in `exercises/hunt/train_parallel.py` (TensorFlow, with [three more traps](../docs/migration.md); exercise `ex04.hunt` checks your answer).
+# **Try it:** find the bugs in `exercises/hunt/train_parallel.py` (TensorFlow; exercise `ex04.hunt` checks your answer). Porting it to PyTorch has [three traps](../docs/migration.md).
 #
 # The talk warns: "Your new bottleneck is likely the data pipeline now!" Notebook 04 measures it.

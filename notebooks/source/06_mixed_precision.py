@@ -152,7 +152,7 @@ session.note("vanish", vanish, "%", "gradients flowing back that become zero in 
 session.expect({"precision.vanish": vanish if device.type == "cpu" else None})
 
 # %% [markdown]
-# These gradients are mostly in the lower half of `float16`'s range or below it. The fix: **multiply the loss** by a large number before the backward pass. By the chain rule, every gradient grows by the same factor, and the histogram moves to the right. Divide by the same number, in `float32`, before the update. If it is a power of two, the mantissa bits do not change.
+# Nearly all of these are in the lower half of `float16`'s range or below it. The fix: **multiply the loss** by a large number before the backward pass. By the chain rule, every gradient grows by the same factor, and the histogram moves to the right. Divide by the same number, in `float32`, before the update. If it is a power of two, the mantissa bits do not change.
 #
 # Weight gradients add up contributions from all pixels and images, so they are larger. **Predict:** at which scale do they first overflow?
 
@@ -208,7 +208,7 @@ cases = ((1024.0, 3, False, 5), (1024.0, 3, True, 5), (1024.0, 4, True, 5), (1.0
 next_scale = choose_by_cases("next_scale", next_scale, finished, cases, mistakes)
 
 # %% [markdown]
-# The next cell uses it in a training loop. A larger network or batch, or a lower loss, makes gradients smaller. To stand for that, this loop divides them by 2^16 before they are rounded to `float16`, and multiplies them by it before the update. (The arithmetic stays `float32`.) **Predict** four outcomes: your rule, starting far too high at 2^36; no scale; a fixed scale of 2^36; and a fixed scale of 2^36 without the overflow check.
+# The next cell uses it in a training loop. A larger network or batch, or a lower loss, makes gradients smaller. To imitate that, this loop divides them by 2^16 before they are rounded to `float16`, and multiplies them by it before the update. (The arithmetic stays `float32`.) **Predict** four outcomes: your rule, starting far too high at 2^36; no scale; a fixed scale of 2^36; and a fixed scale of 2^36 without the overflow check.
 
 
 # %%
@@ -268,7 +268,7 @@ right.set(xlabel="step", ylabel="loss scale, power of two", xticks=range(0, len(
 workshop.figure(fig, alt=f"Loss of four runs, and a loss scale. {'; '.join(ends)}")
 
 # %% [markdown]
-# Your rule skips steps until the scale fits, and later one whenever it becomes too large. Without a scale, the loss falls little: 2^16 moves nearly the whole histogram above into the range that becomes zero.
+# Your rule skips steps until the scale fits, and later one whenever it becomes too large. Without a scale, the loss is hardly lower than without updates (third run): 2^16 moves nearly the whole histogram to zero.
 #
 # The third run is a **silent failure**: every update is skipped, without an error, and the loss does not fall. The fourth run, without the check, writes [infinities or NaN](../docs/troubleshooting.md#nan-in-float16-which-layer-and-what-the-loss-scale-does) into the weights. Its loss is NaN from then on (no line on the left), so you notice.
 #
@@ -295,10 +295,10 @@ for rate in (1e-2, 1e-3, 1e-4):
 #
 # PyTorch has two tools. `torch.autocast` runs convolutions and matrix products in 16 bits and sensitive operations such as the loss in `float32`; the weights stay in `float32`. `GradScaler` applies your rule, starting at 2^16 with a wait of 2,000 steps.
 #
-# The next cell trains a dense network, fast in `float16` even on a CPU, from a scale of 2^24; `growth_interval=5` is your `wait`. **Predict** the scale of each step.
+# The next cell trains a dense network, fast in `float16` even on a CPU, from a scale of 2^24; `growth_interval=3` is your `wait`. **Predict** how the scale changes.
 
 # %%
-scaler = torch.amp.GradScaler(device.type, init_scale=2.0**24, growth_interval=5)
+scaler = torch.amp.GradScaler(device.type, init_scale=2.0**24, growth_interval=3)
 hidden, outputs = torch.nn.Linear(images[0].numel(), 64), torch.nn.Linear(64, 12)
 dense = torch.nn.Sequential(torch.nn.Flatten(), hidden, torch.nn.ReLU(), outputs).to(device)
 sgd = torch.optim.SGD(dense.parameters(), lr=0.01, momentum=0.9)
@@ -316,7 +316,7 @@ print("float16, loss scale of each step: 2 to the", *(f"{np.log2(scale):.0f}" fo
 print(f"{np.sum(np.diff(scales) < 0)} steps skipped; loss {losses[0]:.2f}, then {losses[-1]:.2f}")
 state, yours = (2.0**24, 0), [2.0**24]
 for before, after in pairwise(scales):  # PyTorch halves the scale after an overflow only
-    state = next_scale(*state, finite=after >= before, wait=5)
+    state = next_scale(*state, finite=after >= before, wait=3)
     yours.append(state[0])
 print("Your rule gives the same scales:", yours == scales)
 
@@ -366,7 +366,7 @@ session.note("memory_ratio", memory_ratio, "times", "activations in bfloat16 ove
 # **Your turn.** Count two layers of ResNet-50 in the forward pass. A multiplication and an addition are two operations; multiplications by padding count, too.
 #
 # - A convolution, 3 × 3, from 64 to 64 channels, on 56 × 56 pixels. It reads its input and its weights and writes its output, each once.
-# - The batch norm after it, which normalises with the mean and the variance of the batch. What does it read, how often, before it can write? Its few operations per number do not matter; count 5. Leave out its 4 × 64 parameters.
+# - The batch norm after it, which normalises with the mean and the variance of the batch. What does it read, how often, before it can write? Its few operations per number do not matter; count 5. Leave out its parameters.
 
 
 # %%
@@ -641,13 +641,13 @@ print(f"Gain from faster arithmetic alone: {arithmetic / slow:.1f};", end=" ")
 print(f"with half the traffic: {fast / slow:.1f}; published: {fp16 / fp32:.1f}.")
 
 # %% [markdown]
-# On the H100, batch norm, ReLU and addition take 0.96 to 1.13 times the count (below 1: faster than a copy), convolutions 1.09 times (± 0.13). Over half of that 16-bit step only moves bytes. (On a CPU, caches can beat the count; some layers take a multiple of it.) On the V100, faster arithmetic and half the traffic allow a factor of 3.8. The published FP16 run also has a larger batch, channels last and fused layers.
+# On the H100, all four kinds take about as long as counted (below 1: faster than a copy). Batch norm takes longest, and over half of that 16-bit step only moves bytes. (On a CPU, caches can beat the count; some layers take a multiple of it.) On the V100, faster arithmetic and half the traffic allow a factor of 3.8. The published FP16 run also has a larger batch, channels last and fused layers.
 #
 # ### Move fewer bytes
 #
 # [`torch.compile`](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step) **fuses** layers, so that no intermediate result goes to memory. A residual block ends with a batch norm, an addition of the shortcut and a ReLU, which compute almost nothing.
 #
-# **Your turn:** write their passes over memory, one by one and fused. **Predict** with them both gains, of fusing and of 16 bits. (Compiling takes up to half a minute. On a GPU, the measurement has not run yet.)
+# **Your turn:** write their passes over memory, one by one and fused. **Predict** both gains from them: of fusing, and of 16 bits. (Compiling takes up to half a minute. The measurement is untested on a GPU.)
 
 
 # %%
@@ -718,7 +718,7 @@ session.expect({"h100.float16.ips": None, "h100.compiled.ips": None})
 del arrays, block, shortcut
 
 # %% [markdown]
-# By the count, fusing and 16 bits gain 2 each. In the whole network, with its convolutions, compiling gained 1.2 (two H100s, on two days).
+# A time far above its count is not only traffic. In the whole network, with its convolutions, compiling gained 1.2 (two H100s, on two days).
 #
 # ## Your turn: one more rung
 #
@@ -730,7 +730,7 @@ workshop.ladder.changes("4_amp")
 # %% [markdown]
 # DDP's `backward()` averages the gradients. Horovod must exchange them *before* `scaler.step` tests them, so that all workers skip a step or none does. So `optimizer.synchronize()` comes first, and `scaler.step(optimizer)` stays inside `skip_synchronize()`.
 #
-# How much faster will the script become? Only forward and backward speed up, by the speed-up in the NCHW rows (on a GPU, over TF32, which the previous rung uses); the first run and its trace gave their share. **Your turn:** write the formula. The race below tests its prediction, the figure's diamond.
+# How much faster will the script become? Only forward and backward gain, by the factor in the NCHW rows (on a GPU, over TF32, which the previous rung uses); the first run and its trace gave their share. **Your turn:** write the formula. The race below tests its prediction, the figure's diamond.
 
 
 # %%
@@ -787,7 +787,7 @@ if found and found["4_amp"]["paired"]:
 workshop.ladder.figure()
 
 # %% [markdown]
-# The formula assumes that the passes gain as much in the script as alone, and that the rest stays the same. Where is the time going now? What gains less than a convolution takes a larger share. Notebook 08 continues there.
+# The formula assumes that the passes gain as much in the script as alone, and that the rest stays the same. Where is the time going now? A larger share goes to what gains less than a convolution. Notebook 08 continues from here.
 #
 # ## The same accuracy?
 #

@@ -27,7 +27,7 @@ os.environ |= {
 }  # fmt: skip
 
 # %% [markdown]
-# In training, only **throughput** mattered: images per second. A user waits for one prediction, so **latency**, the time from request to response, matters too. Where does the time of one prediction go? It starts many operators. You remove some, launch the rest at once, compare engines, let a batch share fixed costs, and end with many users who wait for each other.
+# In training, only **throughput** mattered: images per second. A user waits for one prediction, so **latency**, the time from request to response, matters too. Where does the time go? One prediction starts many operators. You remove some, launch the rest at once, compare engines, let a batch share fixed costs, and end with many users who wait for each other.
 #
 # ## A checkpoint and its score
 #
@@ -41,7 +41,7 @@ os.environ |= {
 # rn50 score model $EPOCHS --data-root "$DATA" --dtype float32 --report score.json 2>&1
 
 # %% [markdown]
-# With the same weights, images, crops and kernels, and no randomness, the numbers are equal to the last digit. If they differ, one of these is not what you think (on a GPU, cuDNN may also have chosen other kernels; [TF32](../docs/troubleshooting.md#results-in-float32-differ-between-two-gpus-tf32) is one cause).
+# With the same weights, images, crops and kernels, and no randomness, the numbers are equal to the last digit. If they differ, one of these is not what you think (on a GPU, cuDNN may have chosen other kernels; check [TF32](../docs/troubleshooting.md#results-in-float32-differ-between-two-gpus-tf32)).
 #
 # A checkpoint is a description of the network and a file of arrays. The next cell loads it and prepares images as in validation: resize the shorter side to 256/224 of the input size, take a centre crop, and normalise.
 
@@ -243,7 +243,7 @@ if not kernels:
     inside = convolutions("one.json")
 
 # %% [markdown]
-# What does it cost just to *start* an operator? Time chains of convolution, batch norm and ReLU on a single number: there is nothing to compute. The slope is the cost of one operator. Another cost does not depend on the batch either: every weight is read from memory, at about the bandwidth of a large copy. Chains, copy and network take turns, so a slowdown affects all.
+# What does it cost just to *start* an operator? Time chains of convolution, batch norm and ReLU on a single number: there is nothing to compute. The time per added operator is its cost. A second cost does not grow with the batch: every weight is read from memory, at about the bandwidth of a large copy. Chains, copy and network take turns, so a slowdown affects all.
 
 
 # %%
@@ -380,7 +380,7 @@ for batch in (1, 16, 256):
     print(f"the graph is {gain:.1f} times as fast as eager")
 
 # %% [markdown]
-# In a large batch, kernels run long enough to hide the launches. Then faster kernels count, such as those of `torch.compile` (last row; torchvision's network), which fuses what follows a convolution, and **pinned** memory, from which a GPU copies while Python continues.
+# In a large batch, kernels run long enough to hide the launches. Then faster kernels count, such as those of `torch.compile` (last row; torchvision's network), which fuses what follows a convolution, and so does **pinned** memory, from which a GPU copies while Python continues.
 #
 # ## Faster kernels: other engines, and eight bits
 #
@@ -473,7 +473,7 @@ for name, form in forms.items():
 #
 # ## Which version is fastest?
 #
-# All versions take turns, and a call before each timed one moves the cores from one engine's threads to the next one's. The library's `Predictor` also folds. Some answers of int8 differ, so it is timed, but cannot win. **Predict** the order at batch 1, and at the larger batch. ([`torch.compile` is slow?](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step))
+# All versions take turns; an untimed call before each timed one hands the cores to the next engine's threads. The library's `Predictor` also folds. Some answers of int8 differ, so it is timed, but cannot win. **Predict** the order at batch 1, and at the larger batch. ([`torch.compile` is slow?](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step))
 
 
 # %%
@@ -527,7 +527,7 @@ finding = "; ".join(f"batch {n}: {best[n]} has the lowest median" for n in resul
 workshop.figure(fig, alt=f"Time per batch by version and batch size. {finding}.")
 
 # %% [markdown]
-# *Where* is a version faster than `folded`: does it start fewer operators, or are its convolutions faster? The next cell traces PyTorch's versions; the engines profile themselves, all in turns. The time of a convolution includes what is fused into it. (On a GPU, launches overlap with kernels: eager should take as long as the slower of the two, a graph as long as its kernels.) **Predict** both.
+# *Where* is a version faster than `folded`: does it start fewer operators, or are its convolutions faster? The next cell traces PyTorch's versions; the engines profile themselves, all in turns. The time of a convolution includes what is fused into it. (On a GPU, launches overlap with kernels: eager should take as long as the slower of the two, a graph as long as its kernels.) **Predict** which saves more: fewer operators or faster convolutions.
 
 
 # %%
@@ -651,7 +651,7 @@ workshop.figure(fig, alt=f"Images/s by batch size. Largest over smallest batch: 
 # %% [markdown]
 # A batch clearly above the prediction runs faster kernels (last lines above the figure): on a CPU, PyTorch chooses the code of a convolution by the size of its input; on a GPU, one image cannot keep all cores busy. A batch clearly below does not share all these costs.
 #
-# NVIDIA's figures include loading real images ([docs/recipes.md](../docs/recipes.md)); `rn50 benchmark --only-inference` measures yours so.
+# NVIDIA's figures include loading real images ([docs/recipes.md](../docs/recipes.md)); `rn50 benchmark --only-inference` measures yours the same way.
 #
 # ## One request
 #
@@ -742,7 +742,9 @@ for name, look, shift in zip(limits, ("C0o-", "C1s--"), (-0.4, 0.4), strict=True
     p95s[name] = middle
 ends = ", ".join(f"{values[1]:.3g} ms {name}" for name, values in p95s.items())
 ax.axvspan(100, 113, color="#eeeeee", zorder=0, label="one at a time: grows with the requests")
-ax.set(title=f"p95 at 80% load: {ends}", ylabel="p95, ms: median and range")
+gain = workshop.ratio(np.divide(*(tails[name][1] for name in limits)))
+ax.set(title=f"p95 at 80% load, one at a time over batched: {gain}")
+ax.set(ylabel="p95, ms: median and range")
 ax.set(yscale="log", xlim=(47, 113))
 ax.set(xlabel=f"load, % of the one-at-a-time capacity; {version}, {size} px, {requests} requests")
 ax.yaxis.set_major_locator(plt.LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
@@ -750,8 +752,6 @@ ax.yaxis.set_major_formatter("{x:g}")
 ax.yaxis.set_minor_formatter("")
 fig.legend(loc="outside lower center", ncols=3)
 workshop.figure(fig, alt=f"p95 by load, with and without batching. At 80%: {ends}.")
-single, batched = (tails[name][1] for name in limits)
-print("p95 at 80% load, one at a time over batched:", workshop.ratio(single / batched))
 print(f"Requests per second in batches of {most} over one at a time:", end=" ")
 print(workshop.ratio(most * times[1] / times[most]))
 

@@ -120,7 +120,7 @@ measure = nb08_checks.check_clock(measure, "clock.py")
 #
 # ### 1. No warm-up, and a clock that does not wait
 #
-# The first steps allocate memory and choose kernels. On a GPU, `step` returns as soon as its work is queued. (On a CPU, a thread with a queue imitates a GPU. There is one start: *n* = 1.)
+# The first steps allocate memory and choose kernels. On a GPU, `step` returns as soon as its work is queued. (On a CPU, a thread with a queue imitates a GPU. Only one start is timed: *n* = 1.)
 
 # %%
 from concurrent.futures import ThreadPoolExecutor
@@ -347,7 +347,7 @@ photos = None  # ends the readers
 # %% [markdown]
 # If the range is below 1, loading costs the difference; on a CPU, readers also take cores.
 #
-# The tool avoids all mistakes but 3. For a failed run, it writes `null` with the reason and exits with 1.
+# The tool avoids every mistake except number 3. Its step is not this notebook's, so do not compare its rate with your clock's.
 #
 # Published Total IPS of a DGX-1 (8 V100s) with NVIDIA's MXNet container 18.12 ([the commands](../docs/reference.md)):
 #
@@ -420,7 +420,7 @@ if "6_compiled" not in rungs:
         print(f"{item.value:,} {item.what}\n  ({item.provenance})")
 
 # %% [markdown]
-# Next, change the largest part of the fastest rung's step; the MFU bounds the gain. (For one worker on a CPU, rung 5 changes little but the layout.)
+# Next, change the largest part of the fastest rung's step; 1 / MFU bounds the gain. (For one worker on a CPU, rung 5 changes little but the layout.)
 #
 # ## Predict several workers, then explain
 #
@@ -534,7 +534,7 @@ exchange = alpha + found["bytes"] / beta
 size, seconds = found["all_reduce"][-1]
 error = (alpha + size / beta) / seconds - 1
 fits = abs(error) <= 0.2
-print(f"at {size / 1e6:.0f} MB, a bucket of DDP, the line is off by {error:.0%}", end="")
+print(f"at {size / 1e6:.0f} MB, a bucket of DDP, the line is off by {round(100 * error)}%", end="")
 print("" if fits else ": no verdict on α-β")
 print(
     f"α {1e6 * alpha:.0f} µs{'' if alpha > 0 else ' (noise)'}, β {1e-9 * beta:.2f} GB/s:", end=" "
@@ -643,7 +643,7 @@ os.environ |= {"GPU": f"--compute-ips {ips} --batch {gpu_batch}",
 # rn50 scale --gpus 1,8,16,64,512 --dtype float16 --gradient-bytes 2 $GPU $LINKS
 
 # %% [markdown]
-# Images per second matter only if the network learns. Weak scaling makes the global batch larger: how much accuracy does a batch of 65,536 lose, with a linearly scaled learning rate and five epochs of warm-up? Goyal et al. ran each batch size five times. The figure and the table have two networks and two causes of the loss.
+# Images per second matter only if the network learns. Weak scaling makes the global batch larger: how much accuracy does a batch of 65,536 lose, with a linearly scaled learning rate and five epochs of warm-up? Goyal et al. ran each batch size five times. The costs and the table are for two networks and two causes of lost speed.
 
 # %%
 goyal = {int(key.split(".")[2]): (100 - item.value, item.spread)
@@ -652,24 +652,19 @@ batches = sorted(goyal)
 counts = [8, 16, 32, 64, 128, 256, 512]
 fig, (left, right_) = plt.subplots(1, 2, figsize=(11, 3.4), layout="constrained")
 networks, causes = dict.fromkeys((network, "nvlink4+100g")), ("stragglers", "communication")
-labels = []
+ends = []
 for links, colour in zip(networks, ("#0072b2", "#d55e00"), strict=False):
     for cause, style in zip(causes, ("o-", "s--"), strict=True):
         shares = np.array([nb08.efficiency(n, cause, gpu_batch, ips, links) for n in counts])
         cost = 90 * 1_281_167 / ips / 3600 * price / shares
-        left.plot(counts, cost, style, color=colour)
-        labels.append((cost[-1], f"{links}, {cause}:\n{shares[-1]:.0%} efficient", colour))
+        label = f"{links}, {cause}:\n{shares[-1]:.0%} efficient on 512"
+        left.plot(counts, cost, style, color=colour, label=label)
+        ends.append(cost[-1])
 left.set_xscale("log", base=2)
 left.set_xticks(counts, counts)
-labels.sort()
-top, at = 1.1 * labels[-1][0], -1
-for end, label, colour in labels:  # next to the lines, without overlap
-    at = max(end / top, at + 0.16)
-    left.text(
-        1.03, at, label, color=colour, va="center", fontsize="small", transform=left.transAxes
-    )
-left.set(title=f"90 epochs on 512 GPUs cost {labels[0][0]:,.0f} to {labels[-1][0]:,.0f}")
-left.set(xlabel="GPUs (predicted)", ylim=(0, top), ylabel=f"cost, at {price:g} per GPU-hour")
+left.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), fontsize="small")
+left.set(title=f"90 epochs on 512 GPUs cost {min(ends):,.0f} to {max(ends):,.0f}")
+left.set(xlabel="GPUs (predicted)", ylim=(0, None), ylabel=f"cost, at {price:g} per GPU-hour")
 top1, spread = np.array([goyal[batch] for batch in batches]).T
 right_.errorbar(batches, top1, yerr=spread, fmt="o-", capsize=4)
 right_.set_xscale("log", base=2)
@@ -711,7 +706,7 @@ gained = [rung for rung, gain in gains.items() if gain.clear and gain.median > 1
 best_rung = max(gained, key=lambda rung: gains[rung].median, default="none of the rungs")
 again = "; ".join(name for name, gain in verdicts.items() if not gain.clear) or "nothing"
 print("Yours:", decision or "not written yet")
-print(f"To compare: change first {best_rung}; measure again {again}.")
+print(f"To compare: first change: {ladder.RUNGS.get(best_rung, best_rung)}; measure again {again}.")
 for links in networks:
     low, high = np.sort([speed_16 for name, _, speed_16, *_ in options if name == links])
     print(f"{links}: 16 GPUs are {low:.2f} to {high:.2f} times as fast as 8;", end=" ")
