@@ -548,4 +548,4 @@ session.expect(batches | dict.fromkeys(ways))
 #
 # **Try it:** find the bugs in `exercises/hunt/train_parallel.py` (TensorFlow; exercise `ex04.hunt` checks your answer). Porting it to PyTorch has [three traps](../docs/migration.md).
 #
-# The talk warns: "Your new bottleneck is likely the data pipeline now!" Notebook 04 measures it.
+# Does the data pipeline keep up with several workers? Notebook 04 measures it.

@@ -77,7 +77,7 @@ begin = time.perf_counter()
 for _ in range(session.batches):
     next(loop)
 loop_s = (time.perf_counter() - begin) / (batch_size * session.batches)
-print(f"The loop takes {1000 * loop_s:.2f} ms per image: {1 / loop_s:.0f} images/s on one core")
+print(f"The loop prepares {1 / loop_s:.0f} images/s on one core")
 published = {"1 V100, FP32": "1gpu.fp32", "1 V100, FP16": "1gpu.fp16", "8 V100, FP16": "8gpu.fp16"}
 speeds = {name: session.results[f"published.v100.{k}.ips"].value for name, k in published.items()}
 for name, speed in speeds.items():
@@ -175,7 +175,7 @@ shards = sorted(map(str, folder.glob("train-*")))
 # %% [markdown]
 # You wrote no validation shards, hence the warning. The pairs of numbers are from the first index: each record's offset and size. [DALI (notebook 05) needs it](../docs/troubleshooting.md#dali-cannot-read-a-tfrecord-the-index-is-empty-or-missing), and so does random access; TensorFlow reads from front to back.
 #
-# **Your turn.** Write the function that reads a shard back. Until then, the notebook uses ours. The cell after yours checks it, reads the first record, and flips one bit of the file. **Predict:** which notices, your function or TensorFlow?
+# **Your turn.** Write the function that reads a shard back. Until then, the notebook uses ours. The cell after yours checks it, reads the first record, and flips one bit of the file. **Predict:** who notices, your function or TensorFlow?
 
 
 # %%
@@ -204,13 +204,13 @@ if TF:
         print("TensorFlow:", error.message.split("}} ")[-1].split(" [Op:")[0])
 
 # %% [markdown]
-# Both notice: the checksum catches any single flipped bit. It cannot catch a misunderstanding: in the talk's schema the labels start at 0. A program that expects the wrong first label is off by one for every image, often without an error.
+# Both notice: the checksum catches any single flipped bit. It cannot catch a misunderstanding: in the talk's schema, labels start at 0. A program that expects 1 is off by one for every image, often without an error.
 #
 # **TFRecord today.** It remains TensorFlow's format, and DALI reads it. PyTorch users more often store shards as tar files ([WebDataset](https://github.com/webdataset/webdataset)) or as MDS ([MosaicML Streaming](https://github.com/mosaicml/streaming)).
 #
 # ## Worker processes in PyTorch
 #
-# PyTorch's own way is an `IterableDataset` in several worker processes, each of which reads some of the shards with your `read` and decodes with Pillow. Nothing splits the shards for you. If the ranks of a training run (notebook 03) ignore their number, each of them reads everything.
+# PyTorch's own way is an `IterableDataset` in several worker processes, each of which reads some of the shards with your `read` and decodes with Pillow. Nothing splits the shards for you: workers and ranks (notebook 03) that ignore their number each read everything.
 #
 # **Your turn.** Every shard needs exactly one reader among all workers of all ranks, and the ranks need equal shares, as they take the same number of steps.
 
@@ -245,7 +245,7 @@ class Shards(torch.utils.data.IterableDataset):
 
 
 # %% [markdown]
-# The next cell starts the workers, and feeds a device. It is simulated: it sleeps for as long as a real one would compute. The input pipeline is real. Before you run a cell with `measure`, give it your **prediction** of the speed-up, such as `measure("PyTorch workers", 1.5)`.
+# The next cell starts the workers and feeds a simulated device, which sleeps for as long as a real one would compute. The input pipeline is real. Before you run a cell with `measure`, give it your **prediction** of the speed-up, such as `measure("PyTorch workers", 1.5)`.
 
 # %%
 photos = Shards(rank=0, size=1)
@@ -434,7 +434,7 @@ if TF:
 session.note("gain", gains.median, "times", "speed of the fastest input over the Python loop")
 
 # %% [markdown]
-# If a bar ends left of the dashed line, **the input is the bottleneck** and the device waits. While one thread decodes everything, neither tf.data nor interleaving gains much. Decoding on *n* cores is at most *n* times as fast; prefetching hides the shorter time, the input's or the device's. PyTorch's workers do both.
+# If a bar ends left of the dashed line, **the input is the bottleneck** and the device waits. While one thread decodes everything, expect little from tf.data or interleaving. *n* cores decode at most *n* times as fast. Decoding only the crop skips few Huffman codes. Prefetching hides the shorter time, the input's or the device's. PyTorch's workers use *n* cores and prefetch.
 #
 # The last line compares the two complete pipelines. **tf.data is not always the faster one.** Its threads avoid Python and decode only the crop, but its antialiased resize in float32 can cost more than Pillow's in integers: compare the parts that you timed above.
 #
@@ -498,14 +498,17 @@ if TF:
         batches = np.array(list(stream.as_numpy_iterator()))
         mixed[size] = np.mean([len(set(batch)) for batch in batches])
         ax.imshow(batches.reshape(1, -1), aspect="auto", cmap="cividis", interpolation="nearest")
-        ax.set(xticks=[], yticks=[], title=f"buffer {size}: {mixed[size]:.1f} classes in a batch")
+        title = (
+            f"buffer {size}, {12 * size / len(labels):.2g} classes: {mixed[size]:.1f} in a batch"
+        )
+        ax.set(xticks=[], yticks=[], title=title)
     fig.suptitle("Sorted shards need a buffer as large as the data set", fontsize=11)
     axes[-1].set_xlabel("images of an epoch, in order; the shade is the class")
     counts = ", ".join(f"{size}: {count:.1f}" for size, count in mixed.items())
     workshop.figure(fig, alt=f"Mean number of classes in a batch by buffer size: {counts}")
 
 # %% [markdown]
-# A network that sees one class for many steps learns to predict it. A larger buffer costs memory on every rank. So shuffle **once, when the shards are written**, as you did; then a small buffer suffices.
+# A network that sees one class for many steps learns to predict only that. A large buffer costs memory on every rank. So shuffle **once, when you write the shards**, as you did; then a small buffer suffices.
 #
 # ## A bug that stays silent
 #
@@ -532,7 +535,7 @@ if TF:
 # [ "$TF" ] || { echo "TensorFlow is missing: make setup WITH=tensorflow"; exit 0; }
 # export CUDA_VISIBLE_DEVICES=
 # set -o pipefail
-# rn50 run --backend tensorflow --data-root $SHARDS --no-val -n 1 -e 1 $TRAIN 2>&1 | grep -v -e absl:: -e ^I0000
+# rn50 run --backend tensorflow --data-root $SHARDS --no-val -n 1 -e 1 $TRAIN 2>&1 | tail -n 3
 
 # %% [markdown]
 # ## Where is the time going now?
