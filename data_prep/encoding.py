@@ -29,8 +29,8 @@ def pack_header(label: float | Sequence[float], index: int, payload: bytes) -> b
 
     ``index`` is the key of the ``.idx`` and ``.lst``.
     """
-    if not isinstance(label, Sequence):
-        return HEADER.pack(0, label, index, 0) + payload
+    if isinstance(label, (int, float)) or not hasattr(label, "__len__"):
+        return HEADER.pack(0, float(label), index, 0) + payload  # type: ignore[arg-type]
     count = len(label)
     return HEADER.pack(count, 0.0, index, 0) + struct.pack(f"<{count}f", *label) + payload
 

@@ -167,11 +167,12 @@ def _report_bad(bad: Bad, path_lst: Path, skip_bad: bool, outcome: str) -> None:
         names += f"\n  … and {len(bad) - 10:,} more"
     images = f"{len(bad):,} image{'s' if len(bad) > 1 else ''}"
     if skip_bad:
-        note(f"left out {images} of {path_lst}, also in the list:\n{names}")
+        note(f"{images} will be left out, and removed from {path_lst} ({path_lst.name}.all keeps"
+             f" it):\n{names}")  # fmt: skip
         return
     raise UserError(
         f"{path_lst}: {images} cannot be packed, so {outcome}:\n{names}\n"
-        "Repair them, or pass --skip-bad to leave them out, also of the list"
+        "Repair them, or pass --skip-bad to leave them out and remove them from the list"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,10 +84,13 @@ def find_images(root: str, recursive: bool) -> Found:
         if not recursive:
             break
     if not found.images:
+        unsorted = ""
+        if LOOSE in found.left_out:
+            unsorted = ": sort them into one folder for each class, or leave out --recursive"
         deeper = "" if recursive else " itself (--recursive looks into its subfolders, too)"
         raise UserError(
             f"{root}: no images with the extensions {' '.join(IMAGE_EXTENSIONS)} in this"
-            f" folder{deeper}{found.left_out.note}"
+            f" folder{deeper}{found.left_out.note}{unsorted}"
         )
     return found
 
@@ -122,7 +126,9 @@ def write_list(path: Path, found: Found) -> None:
 
 
 def take_off(path: Path, images: set[str]) -> None:
-    """Remove the lines of some images, given as in the list, from a list."""
+    """Remove the lines of some images, given as in the list; PATH.all keeps the first list."""
+    if not (whole := path.with_name(f"{path.name}.all")).exists():
+        shutil.copy2(path, whole)
     names = {image.encode("utf-8", "surrogateescape") for image in images}
     with open(path, "rb") as old, new_files(path) as (new,):
         new.writelines(line for line in old if line.rstrip(b"\r\n").split(b"\t")[-1] not in names)

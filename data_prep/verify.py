@@ -183,8 +183,9 @@ def print_report(report: Report, every: bool = False) -> None:
         shown = found if every else found[: 0 if meaning.level == NOTE else 10]
         for problem in shown:
             print(f"  {problem.line()}")
-        if shown and len(found) > len(shown):
-            print(f"  … and {len(found) - len(shown):,} more (--all shows them)")
+        if len(found) > len(shown):
+            more = f"… and {len(found) - len(shown):,} more (--all shows them)"
+            print(f"  {more if shown else '(--all shows where)'}")
     levels = [problem.level for problem in report.problems]
     counted = [(level, levels.count(level)) for level in LEVELS]
     totals = ", ".join(f"{count:,} {level}{'s' * (count != 1)}" for level, count in counted)
@@ -207,7 +208,11 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("paths", nargs="+", type=Path, metavar="DIR|FILE", help="data root, .rec file or shard")
-    add("--all", action="store_true", help="show every problem, not ten of a kind")
+    add(
+        "--all",
+        action="store_true",
+        help="show each problem, not ten of a kind and the number of notes",
+    )
     add("--jobs", type=whole(), metavar="J", help="processes (all usable cores)")
     add("--quiet", action="store_true", help="no progress")
     return parser.parse_args(argv)

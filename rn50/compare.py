@@ -135,8 +135,9 @@ def text(sides: Sequence[Side]) -> str:
     notes = [note for side in sides for note in side.notes]
     for side in sides[1:]:
         if side.does_other_work(sides[0]):
-            work = (f"{s.name} is a {s.work[0]} at {s.work[1] or '?'} px" for s in (sides[0], side))
-            notes.append(f"not divided, as they compute different things: {', '.join(work)}")
+            work = (f"{s.name} {s.work[0] or 'another network'}, {s.work[1] or '?'} px"
+                    for s in (sides[0], side))  # fmt: skip
+            notes.append(f"not divided, as they compute different things: {'; '.join(work)}")
     return "\n\n".join([*parts, "\n".join(notes)]).rstrip()
 
 
@@ -153,7 +154,7 @@ def rate_table(sides: Sequence[Side], key: str) -> str:
                  for side in sides]  # fmt: skip
         rows.append([*cell[1:], *shown, *map(number, ratios[len(ratios) - len(rates) :])])
     title = f"{key}, images per second"
-    if ratios and not any(ratios):
+    if ratios and not any(ratios) and not any(s.does_other_work(sides[0]) for s in sides[1:]):
         title += " (no workers and batch in common, hence no ratios)"
     more = [f"{side.name} / {sides[0].name}" for side in sides[1:]]
     return table_text(title, ["workers", "batch", *(s.name for s in sides), *more], rows)

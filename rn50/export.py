@@ -7,7 +7,7 @@ The ONNX model takes images as validation prepares them, uint8 (N, size, size, 3
 name `images`, normalises them, and returns float32 `logits` (N, classes); its metadata has the
 classes' names as JSON, under `classes`, and the sizes to which validation resizes and crops, under
 `resize` (the shorter side) and `crop`. A state dict holds the weights under the names of
-torchvision and timm; a .safetensors file has the same metadata.
+torchvision and timm; a .safetensors file has the classes in its metadata.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ rn50 predict PREFIX EPOCH --split val -o out.npz # a whole split, as arrays
 
 from __future__ import annotations
 
-import os
 import sys
 import zipfile
 from collections.abc import Iterable, Sequence
@@ -54,10 +53,13 @@ def find_files(paths: Iterable[Path]) -> Files:
     found: list[Path] = []
     for path in paths:
         inside, left_out = [] if path.is_dir() else [path], LeftOut()
-        for folder, below, _ in os.walk(path):
-            below[:] = sorted(name for name in below if not name.startswith("."))
+        folders = [path] if path.is_dir() else []
+        for folder in folders:  # grows
             listing = list_folder(folder)
-            inside += [Path(folder, name) for name in listing.images]
+            inside += [folder / name for name in listing.images]
+            inner = [folder / name for name in listing.folders]
+            above = (folder.resolve(), *folder.resolve().parents)
+            folders += [child for child in inner if child.resolve() not in above]
             for name, reason in listing.left_out:
                 left_out.add(reason, name)
         if not inside:
@@ -115,7 +117,9 @@ def predict(
             try:
                 batch[row] = prepare(images, start + row, config)
             except UserError as error:
-                print(f"error: {error}", file=sys.stderr, flush=True)
+                # `verify`, its remedy, is for data sets
+                problem = error.args[0] if isinstance(images, Files) else error
+                print(f"error: {problem}", file=sys.stderr, flush=True)
                 bad.append(start + row)
         probabilities[start : start + rows] = step.predict(batch)[:rows]
         failed = f", {len(bad)} not read" if bad else ""
@@ -184,8 +188,9 @@ def main(argv: list[str]) -> int:
     add("-o", "--output", type=Path, help="write all probabilities to FILE.npz")
     add("-b", "--batch-size", type=whole(), metavar="N",
         help="images at the same time (default: as in the training)")  # fmt: skip
-    for name in ("engine", "dtype"):
-        add(f"--{name}", choices=FLAGS[name].choices, help=FLAGS[name].help)
+    add("--engine", choices=FLAGS["engine"].choices, help=FLAGS["engine"].help)
+    add("--dtype", choices=FLAGS["dtype"].choices,
+        help="precision (default: that of the training, if this machine has it)")  # fmt: skip
     args = parser.parse_args(argv)
     if bool(args.images) == bool(args.split):
         parser.error("name image files or folders, or use --split val: one of the two")

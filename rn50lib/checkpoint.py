@@ -110,8 +110,9 @@ class CheckpointManager:
         if prefix and config.resume:
             found, passed_over = newest(prefix)
             folder, end = Path(prefix).parent, "-symbol.json"
-            others = sorted(p.name.removesuffix(end) for p in folder.glob(f"*{end}"))
-            also = f" (here are {first_names(others)})" if others else ""
+            others = {p.name.removesuffix(end) for p in folder.glob(f"*{end}")}
+            others -= {Path(prefix).name}
+            also = f" (prefixes there: {first_names(sorted(others))})" if others else ""
             none = f"nothing to resume under {prefix}{also}: starting from the first epoch"
             for line in passed_over if found else [*passed_over, none]:
                 progress.say(line)
@@ -149,12 +150,11 @@ class CheckpointManager:
         more = f", and {state.images} images of the next" if state.images else ""
         left = "" if found.epoch < config.num_epochs else "; --num-epochs asks for no more"
         progress.say(f"resumed from {file}: {epochs_done} done{more}{left}")
-        old, new = found.config, config.to_dict()
-        compared = ("n", "batch_size", "macrobatch_size", "dtype", "lr", "num_epochs")
-        changed = {name: old[name] for name in compared if name in old and old[name] != new[name]}
-        if changed:
-            told = (f"{flag_name(name)} {new[name]} (was {was})" for name, was in changed.items())
-            progress.say(f"different from now on: {', '.join(told)}")
+        for name in ("n", "batch_size", "macrobatch_size", "dtype", "lr", "num_epochs"):
+            was, now = found.config.get(name), getattr(config, name)  # a default is not stored
+            if found.config and was != now:
+                change = f"{'unset' if now is None else now}, not {'unset' if was is None else was}"
+                progress.say(f"from now on {flag_name(name)} is {change}")
         return found.epoch
 
     def init_from_checkpoint(self, step: TrainStep, file: Path) -> str:

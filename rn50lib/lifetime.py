@@ -326,8 +326,9 @@ def supervise(command: list[str]) -> int:
     """Run a worker to its end and return its status; write its record if it left none.
 
     Launchers differ in how they report a signal, and the kernel tells the parent alone. SIGTERM,
-    which also comes when the launcher dies, is passed on. An abort after a recorded success is
-    none: a thread of Gloo that outlives the interpreter's objects aborts a process that is done.
+    which also comes when the launcher dies, is passed on. An abort after a recorded success
+    does not count: a thread of Gloo that outlives the interpreter's objects may abort a process
+    that is done.
     """
     global _records
     worker: subprocess.Popen | None = None

@@ -135,5 +135,5 @@ def check_files(found: Images, folder: str, label: int, names: list[str]) -> Non
             found.problems.add("unreadable", path, error.strerror or str(error))
         else:
             found.check(path, label, data, name)
-            if not name.isascii() and name != os.fsencode(name).decode(errors="replace"):
+            if not path.isascii() and path != os.fsencode(path).decode(errors="replace"):
                 found.problems.add("not-utf8", path)

@@ -506,7 +506,7 @@ print(f"byte {at:,} was {packed[at]:#04x} and is now {damaged[at]:#04x}")
 # %% [markdown]
 # Without checksums, the flipped bit goes unnoticed or, at best, causes a decoder warning. For record files from elsewhere, add checksums with `python -m data_prep.im2rec --checksums PREFIX` once you trust the files.
 #
-# `im2rec` refuses files that cannot be images; with `--skip-bad` it names them and leaves them out, also of the list. The truncated file was packed, because packing decodes nothing; `verify` names its record. The PNG passes: a record has no file name to contradict it.
+# `im2rec` refuses files that cannot be images; with `--skip-bad` it names them, leaves them out and removes them from the list. The truncated file was packed, because packing decodes nothing; `verify` names its record. The PNG passes: a record has no file name to contradict it.
 #
 # ## Would you pack?
 #

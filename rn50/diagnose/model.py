@@ -101,9 +101,9 @@ def verdict(rates: Rates, bound: Bound, changes: list[Change], backend: str = "t
     )
     expected = together(rates.loader, rates.compute, rates.formula)
     if not 0.75 < rates.both / expected < 1.33:
-        text += (
-            f" Do not rely on this: {expected:,.0f} would be expected of these parts. Measure again"
-            " without other work on the machine, or with longer --seconds."
+        return (
+            f"{text} Do not rely on this: {expected:,.0f} would be expected of these parts. Measure"
+            " again without other work on the machine, or with longer --seconds."
         )
     best = max(changes, key=lambda change: change.predicted, default=None)
     if best is None or best.predicted <= WORTH_IT * rates.both:

@@ -320,7 +320,7 @@ def _class_folders(root: Path, split: str) -> tuple[Classes, LeftOut]:
     folder = root / split
     if not folder.is_dir():
         missing = FileSource.describe_missing(root, split)
-        without = "; --no-val trains without validation" if split == "val" else ""
+        without = "; a training can do without it (--no-val)" if split == "val" else ""
         raise UserError(f"{folder}: this folder does not exist; {missing}{without}")
     names, left_out = list_split(folder)
     if names:

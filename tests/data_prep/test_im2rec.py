@@ -231,7 +231,7 @@ def test_bad_files_are_named_or_left_out(tmp_path):
     assert "--skip-bad" in done.stderr
     assert (tmp_path / "a.rec").read_bytes() == b"\n#\xd7\xce, the old one"
     done = run("--pass-through", "--skip-bad", prefix, root)
-    assert "note: left out 4 images" in done.stderr
+    assert "note: 4 images will be left out" in done.stderr
     assert [image for _, image in Reader(f"{prefix}.rec")] == [b"some image"]
     (entry,) = read_list(f"{prefix}.lst")
     assert entry.path == "good.jpg"
@@ -251,7 +251,8 @@ def test_images_left_out_are_taken_off_the_list(tmp_path, capsys):
     im2rec.main(["--list", "--recursive", prefix, root])
     before = Path(f"{prefix}.lst").read_bytes().splitlines()
     im2rec.main(["--skip-bad", prefix, root])
-    assert "also in the list" in capsys.readouterr().err
+    assert "a.lst.all keeps it" in capsys.readouterr().err
+    assert Path(f"{prefix}.lst.all").read_bytes().splitlines() == before
     after = Path(f"{prefix}.lst").read_bytes().splitlines()
     assert after == [line for line in before if "é".encode() not in line]
     assert verify.main([f"{prefix}.rec"]) == 0

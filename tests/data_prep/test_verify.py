@@ -140,6 +140,11 @@ TRAIN, VAL = "train/pear/train_0.JPEG", "val/pear/val_0.JPEG"
             f"mv {TRAIN} $'train/pear/\\xe4.jpg'; mv {VAL} val/pear/ä.jpg",
             {("not-utf8", "train/pear/\udce4.jpg")},
         ),
+        (
+            "rm classes.txt; for s in train val; do mv $s/plum $s/$'\\xe4'; done",
+            {("not-utf8", f"{s}/\udce4/{s}_{i}.JPEG")
+             for s, count in (("train", 5), ("val", 3)) for i in range(count)},
+        ),
         ("touch train/pear/zero.jpg", {("empty-file", "train/pear/zero.jpg")}),
         ("ln -s /nowhere train/pear/x.jpg", {("dangling", "train/pear/x.jpg")}),
         ("rm */pear/*", {("lost-class", "train/pear"), ("empty-class", "val/pear")}),

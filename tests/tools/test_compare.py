@@ -96,8 +96,8 @@ def test_different_networks_and_sizes_are_not_divided(rn50: Rn50, tmp_path: Path
         made.write(tmp_path / f"{name}.json")
     text = rn50("compare", "big.json", "tiny.json", "small.json").out
     assert line(text, "1", "32") == ["1", "32", *["50.00"] * 3, "-", "-"]
-    assert "big is a resnet50 at 224 px, tiny is a resnet-tiny at 224 px" in text
-    assert "small is a resnet50 at 64 px" in text
+    assert "things: big resnet50, 224 px; tiny resnet-tiny, 224 px" in text
+    assert "; small resnet50, 64 px" in text and "in common" not in text
 
 
 @pytest.mark.parametrize(

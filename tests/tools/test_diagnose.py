@@ -64,8 +64,10 @@ def test_verdict_recommends_the_largest_gain() -> None:
 def test_parts_that_do_not_add_up_are_no_verdict() -> None:
     """The measured 123 images/s are half of what the parts promise."""
     rates = Rates(646, 375, 375, 123)
-    text = model.verdict(rates, model.find_bound(rates), [])
+    change = model.Change("--loader dali", model.lesson(INPUT, "torch"), 400)
+    text = model.verdict(rates, model.find_bound(rates), [change])
     assert "together 123. Do not rely on this: 237 would be expected" in text
+    assert "dali" not in text  # 400 over a speed that is doubtful
 
 
 def test_candidates_follow_from_the_bound_and_the_machine() -> None:

@@ -319,9 +319,14 @@ def test_a_resumed_run_says_what_is_left_and_what_differs(rn50: Run, photos: Pho
     assert resume(rn50, photos, *flags).status == 0
     again = resume(rn50, photos, *flags, "--resume", "-b", "5")
     assert "1 epoch is done; --num-epochs asks for no more" in again.err
-    assert "different from now on: --batch-size 5 (was " in again.err
+    assert "from now on --batch-size is 5, not " in again.err
+    accumulated = resume(rn50, photos, *flags, "--resume", "-b", "4", "--macrobatch-size", "8")
+    assert "from now on --macrobatch-size is 8, not unset" in accumulated.err
     mistyped = resume(rn50, photos, *flags, "--resume", "--model-prefix", "mm")
-    assert "nothing to resume under mm (here are m): starting from the first epoch" in mistyped.err
+    assert "under mm (prefixes there: m): starting from the first epoch" in mistyped.err
+    Path("x-symbol.json").write_text(Path("m-symbol.json").read_text())  # killed before its first
+    killed = resume(rn50, photos, *flags, "--resume", "--model-prefix", "x")
+    assert "under x (prefixes there: m, mm): starting" in killed.err
 
 
 def test_save_period_and_keep(rn50: Run, photos: Photos) -> None:

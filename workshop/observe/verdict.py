@@ -163,9 +163,13 @@ def order_of(rank: Rank) -> str:
     """Return a remark on the order in which a rank's samplers pass on its data."""
     if rank.updates[0].get("fixed_order"):
         return "; the sampler has shuffle=False and keeps the order of the data"
-    if len(set(rank.orders.values())) < len(rank.orders):
+    passes: dict[int, list[Any]] = defaultdict(list)
+    for sampler, *order in rank.orders.values():
+        passes[sampler].append(order)
+    first = next(iter(passes.values()), [])  # of the sampler that was used first
+    if len(first) > 1 and all(order == first[0] for order in first):
         return "; each epoch has the same order: call sampler.set_epoch(epoch) before it"
-    if len(rank.orders) == 1:
+    if len(first) == 1:
         return "; its order in a second epoch was not seen (set_epoch)"
     return ""
 
@@ -207,7 +211,7 @@ def rate(ranks: list[Rank], alone: list[Rank]) -> tuple[str, str]:
     if more == 1:
         return SEEN, f"{text}: right, since an update takes as many samples as on one rank"
     text += f": not scaled, while each update took {more:.3g} times as many samples"
-    if "Adam" in (name := ranks[0].updates[0]["optimizer"]):
+    if "SGD" not in (name := ranks[0].updates[0]["optimizer"]):
         return NOT_SEEN, f"{text}; the linear rule is for SGD, and for {name} there is no fixed one"
     return MISSING, text
 
