@@ -89,8 +89,8 @@ def test_wrong_then_correct_answer_in_jupyterlab(course, home):
     course.answer("def shard(", SHARD.format("0"))
     wrong = told(course.run('workshop.check("ex03.shard"'))
     course.shot("exercise-wrong")
-    assert wrong[0] == "✗ ex03.shard is not right yet: every rank reads the same images."
-    assert "Use the rank as the offset" in wrong[1] and len(wrong) == 2
+    assert wrong[0].startswith("✗ ex03.shard is not right yet: shard(array([")
+    assert any("It should be" in line for line in wrong), wrong
 
     course.answer("def shard(", SHARD.format("rank"))
     passed = course.run('workshop.check("ex03.shard"')
