@@ -394,7 +394,7 @@ session.note("bandwidth", 1e-9 / per_byte, "GB/s", "bandwidth of Gloo's all-redu
 #
 # **Your turn: write the model** in five lines. `full` says when each bucket is full (seconds after the pass began), `takes` how long its message takes, `alone` how long the pass takes. The next message leaves with the first free sender. How long after the pass has the last one arrived?
 #
-# **Predict:** how many milliseconds after the larger batch's pass does the exchange end, how many after the smaller one's, and which layers' gradients leave first?
+# **Predict:** how many milliseconds after the larger batch's pass does the exchange end, and after the smaller one's? Which layers' gradients leave first?
 
 
 # %%
@@ -445,7 +445,7 @@ workshop.trace("ddp.json")  # of the larger batch
 session.note("exposed_ms", after + waiting, "ms", "exposed exchange of a pass, with waiting")
 
 # %% [markdown]
-# The last layers' gradients leave first. A larger batch lengthens the pass, not the messages: once only the last is exposed, it hides no more. Your model leaves out two things: faster ranks wait for the slowest, and exchange and computation share hardware (the cores with Gloo, a few multiprocessors with NCCL): compare the trace's messages with those alone (the last one includes rank 0's wait).
+# The last layers' gradients leave first. A larger batch lengthens the pass, not the messages: once only the last is exposed, it hides no more. Your model leaves out two things: faster ranks wait for the slowest, and exchange and computation share hardware (the cores with Gloo, a few multiprocessors with NCCL): compare the trace's messages with those alone (the last one includes rank 0's wait; passes differ).
 #
 # Does the race expose more? On a CPU, look for the largest jump in the line *Exposed*: to a whole step, which ranks start without waiting for each other; to processes that read images; to the race's script. Ten steps vary, so ignore small differences.
 #
