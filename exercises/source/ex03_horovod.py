@@ -196,7 +196,7 @@ def exposed(events: list[dict]) -> tuple[float, float]:
 workshop.check("ex03.exposed", exposed)
 
 # %% [markdown]
-# Now read a real trace: the one of three steps that notebook 03 wrote, or a recorded one if you have not run that notebook. On a GPU, the work of the device is its kernels; on a CPU, it is the operators and Gloo's messages.
+# Now read a real trace: the one of three steps that notebook 03 wrote, or a recorded one if you have not run that notebook. It is from the CPU, where the work of the device is the operators and Gloo's messages.
 
 # %%
 import json

@@ -115,17 +115,17 @@ nb03.check_ring(all_reduce, "ring.py")
 # | 5. broadcast | `hvd.broadcast_parameters(model.state_dict(), 0)` | done by 4 |
 # | launcher | `horovodrun -np 2 python train.py` | `torchrun --nproc-per-node 2 train.py` |
 #
-# 1. **Start, and pick a device.** A process then knows its rank and the number of processes, the **size**. The *local* rank counts within one machine; pass it to `torch.cuda.set_device`. Otherwise, NVIDIA's NCCL reports "Duplicate GPU detected".
-# 2. **Share the images.** All ranks compute the same random order, and each takes its share. All ranks must take the same number of steps; [otherwise, a rank with an extra step hangs](../docs/troubleshooting.md#ranks-with-different-numbers-of-steps-stall). `sampler.set_epoch` gives each epoch a new order. Random crops should differ between ranks, too: pass the rank to `torch.manual_seed`, which seeds the DataLoader's processes.
+# 1. **Start, and pick a device.** A process then knows its rank and the number of processes, the **size**. Pass the *local* rank, counted within a machine, to `torch.cuda.set_device`; otherwise, NVIDIA's NCCL reports "Duplicate GPU detected".
+# 2. **Share the images.** All ranks compute the same random order, and each takes its share. [A rank with an extra step hangs](../docs/troubleshooting.md#ranks-with-different-numbers-of-steps-stall). `sampler.set_epoch` gives each epoch a new order. Random crops should differ between ranks, too: pass the rank to `torch.manual_seed`, which seeds the DataLoader's processes.
 # 3. **Scale the learning rate** with the global batch.
 # 4. **Average the gradients.** Each gradient becomes its mean over all ranks.
 # 5. **Broadcast** rank 0's weights. Averaged gradients *change* the weights equally on every rank, so the weights stay equal only if they start equal.
 #
-# Only rank 0 reports, traces and saves (with DDP, the weights of `model.module`), and images/s counts all ranks' images. The finished scripts also time the **exposed** exchange, for which a step waits, as `communication`: what follows the last gradient.
+# Only rank 0 reports, traces and saves (with DDP, the weights of `model.module`), and images/s counts all ranks' images. The finished scripts also time the **exposed** exchange, for which a step waits after the last gradient, as `communication`.
 #
 # > Horovod's last release is from June 2023. Its scheduled CI was [switched off](https://github.com/horovod/horovod/pull/4318) in June 2026. *Start new work with DDP.*
 #
-# **Your turn.** Choose a library (either works on every rung), and make the changes in your `runs/train.py` before you open a solution:
+# **Your turn.** Choose a library (either works on every rung). Change your `runs/train.py` before you open a solution:
 
 # %%
 for rung in ("2_horovod", "2_ddp"):
@@ -155,10 +155,6 @@ if several["paired"]:
 else:  # too little memory for both at once
     gain = several["images_per_s"] / one["images_per_s"]
     print(f"The speed-up, one script after the other: {gain:.2f}; you predicted {guess:g}.")
-if not gpus:
-    longer = parts["compute"] / one["compute_ms"]
-    threads = f"{os.environ['OMP_NUM_THREADS']} of {session.machine.cores} cores"
-    print(f"With {threads} per worker, computing takes {longer:.2f} times as long.")
 if ranks == 1:
     print("One worker exchanges nothing. Eight are predicted below.")
 elif exposed := parts["communication"]:  # if your script times it
@@ -166,10 +162,11 @@ elif exposed := parts["communication"]:  # if your script times it
     print(f"Exposed: {share:.0%} of a step, with any wait for a slower worker")
 else:
     print("Your script does not time `communication`: the exposed time is missing here.")
-session.note("ladder_2_ips", several["images_per_s"], "img/s", f"speed of {ranks} worker(s)")
 workshop.ladder.figure()
 
 # %% [markdown]
+# In the figure, eight V100s train 10,263 images/s, 89% of 8 × 1,443: their **efficiency**.
+#
 # Is the script *correct*? The next cell tries it, and shows the evidence for each change: ✗ means *missing*; ○ means *not seen*, and its line says why.
 
 # %%
@@ -182,8 +179,6 @@ workshop.try_script(
 )  # fmt: skip
 
 # %% [markdown]
-# In the figure above, eight V100s train 10,263 images/s, 89% of 8 × 1,443: their **efficiency**.
-#
 # ## What goes wrong without each change?
 #
 # `leave_out.py` trains a small network on the CPU, leaving out one change at a time, then all four, like the unchanged script. **Predict** which omissions you would notice from the loss. It prints how many *different* images were seen, how far the weights moved, and how much the ranks' weights differ.
@@ -338,7 +333,6 @@ for turn in range(1 + turns):  # DDP forms its buckets after the first pass
                 run["full"].append([(at - begin, *of) for at, *of in full])
 for run in runs:  # of the pass with the median time
     run["buckets"] = sorted(zip(run["alone"], run.pop("full"), strict=True))[turns // 2][1]
-messages = [message(size) for _, size, _ in runs[-1]["buckets"]]
 
 
 def write(trace):
@@ -353,7 +347,7 @@ with profile(schedule=schedule(wait=0, warmup=1, active=3), on_trace_ready=write
             loss.backward()
         trace.step()
 if dist.get_rank() == 0:
-    print(json.dumps({"sweep": sweep, "runs": runs, "messages": messages}))
+    print(json.dumps({"sweep": sweep, "runs": runs}))
 del model
 dist.destroy_process_group()
 
@@ -400,7 +394,7 @@ session.note("bandwidth", 1e-9 / per_byte, "GB/s", "bandwidth of Gloo's all-redu
 #
 # **Your turn: write the model** in five lines. `full` says when each bucket is full (seconds after the pass began), `takes` how long its message takes, `alone` how long the pass takes. The next message leaves with the first free sender. How long after the pass has the last one arrived?
 #
-# **Predict:** how many milliseconds after the larger batch's pass does the exchange end, how many after the smaller one's, and which layers' gradients leave first?
+# **Predict:** how many milliseconds after the larger batch's pass does the exchange end, and after the smaller one's? Which layers' gradients leave first?
 
 
 # %%
@@ -410,6 +404,8 @@ def after_the_pass(full, takes, alone, senders):
 
 
 # %%
+from IPython.utils.capture import capture_output
+
 guess = 50  # your number
 after_the_pass = nb03.check_after_the_pass(after_the_pass)
 table = {}
@@ -427,10 +423,9 @@ for run in measured["runs"]:
         "computing, with the exchange": computing,
     }.items():
         table.setdefault(name, []).append(ms)
-for layer, nbytes, *seconds in zip(layers, size, full, takes, measured["messages"], strict=True):
-    at, line, quiet = (f"{1e3 * s:.1f} ms" for s in seconds)
-    print(f"{nbytes / 1e6:4.1f} MB from {layer}: full after {at}; takes {line} (line),", end=" ")
-    print(f"{quiet} (measured alone)")
+for layer, nbytes, *seconds in zip(layers, size, full, takes, strict=True):
+    at, line = (f"{1e3 * s:.1f} ms" for s in seconds)
+    print(f"{nbytes / 1e6:4.1f} MB from {layer}: full after {at}; alone, takes {line} (line)")
 print(f"{'ms per pass (mean)':46}", *(f"batch {run['batch']:4}" for run in measured["runs"]))
 for name, values in table.items():
     print(f"{name:46}", *(f"{ms:10.1f}" for ms in values))
@@ -438,7 +433,8 @@ print(f"You predicted {guess} ms for batch {run['batch']}; measured: {after:.1f}
 exposed = {"this pass": after + waiting}
 if session.compare and not gpus and "communication_ms" in several:
     for name, readers in {"a step with DDP": 0, "with processes that read images": 1}.items():
-        report = workshop.ladder.climb("2_ddp", workers=readers, **sizes | {"steps": 10})
+        with capture_output():  # hides their commands
+            report = workshop.ladder.climb("2_ddp", workers=readers, **sizes | {"steps": 10})
         exposed[name] = report["communication_ms"]
     exposed[f"in the race ({Path(several['script']).stem})"] = several["communication_ms"]
 print("Exposed:", ", ".join(f"{name} {ms:.0f} ms" for name, ms in exposed.items()))
@@ -449,13 +445,13 @@ workshop.trace("ddp.json")  # of the larger batch
 session.note("exposed_ms", after + waiting, "ms", "exposed exchange of a pass, with waiting")
 
 # %% [markdown]
-# The last layers' gradients leave first. A larger batch lengthens the pass, not the messages: once only the last is exposed, it hides no more. Your model leaves out two things: faster ranks wait for the slowest, and exchange and computation share hardware (the cores with Gloo, a few multiprocessors with NCCL): compare the trace's messages with those alone.
+# The last layers' gradients leave first. A larger batch lengthens the pass, not the messages: once only the last is exposed, it hides no more. Your model leaves out two things: faster ranks wait for the slowest, and exchange and computation share hardware (the cores with Gloo, a few multiprocessors with NCCL): compare the trace's messages with those alone (the last one includes rank 0's wait; passes differ).
 #
-# Does the race expose more? In the line *Exposed*, look for the largest jump: to a whole step, which ranks start without waiting for each other; to processes that read images; to the race's script. Ten steps vary, so ignore small differences.
+# Does the race expose more? On a CPU, look for the largest jump in the line *Exposed*: to a whole step, which ranks start without waiting for each other; to processes that read images; to the race's script. Ten steps vary, so ignore small differences.
 #
 # ## What would eight GPUs lose?
 #
-# No run on several GPUs was recorded here. Your model can predict one, with the speeds that [NCCL 2.20 assumes](https://github.com/NVIDIA/nccl/tree/v2.20.5-1/src/graph). The step is the recorded H100's. Assume that backward takes two thirds of it, and that buckets fill as above. **Predict:** which links cost eight GPUs more than 5%?
+# No run on several GPUs was recorded here. Your model can predict one, with the speeds that [NCCL 2.20 assumes](https://github.com/NVIDIA/nccl/tree/v2.20.5-1/src/graph). The step is the recorded H100's. Assume that backward takes two thirds of it, and buckets fill as above. **Predict:** which links cost eight GPUs more than 5%?
 
 # %%
 step = 256 / session.results["h100.float16.ips"].value
@@ -468,6 +464,7 @@ for link, gigabytes, hop in (  # per second, GPU (or host) and direction; second
     ("PCI Express 3.0", 12, 5.7e-6),
     ("Ethernet, 10 Gbit/s", 1.2, 14e-6),
 ):
+    # the ring: 2 (n - 1) steps, in each of which a hop sends one of n chunks
     takes = 2 * (8 - 1) * (hop + np.array(size) / 8 / (1e9 * gigabytes))
     exposed = after_the_pass(ready.tolist(), takes.tolist(), ready[-1], 1)
     print(f"{link:26}{1e3 * takes.sum():14.1f}{1e3 * exposed:10.1f}", end="")
@@ -525,11 +522,11 @@ batches = {f"horovod.large_batch.{name}": ends.get(name) for name in titles}
 session.expect(batches | dict.fromkeys(ways))
 
 # %% [markdown]
-# Over ten recorded seeds, neither the unscaled run nor the scaled one without warm-up ends reliably below the loss of guessing, 2.48. With warm-up, the loss may first rise, but it ends closest to the small batch's, in an eighth of the steps. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) reached almost the same ImageNet accuracy with ResNet-50 at a batch of 8,192 (23.74% error) as at 256 (23.60%).
+# Over ten recorded seeds, neither the unscaled run nor the scaled one without warm-up ends reliably below the loss of guessing, 2.48. With warm-up, the loss may first rise, but it ends closest to the small batch's, in an eighth of the steps. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) warm up because the network changes rapidly at first; they reached almost the same ImageNet accuracy with ResNet-50 at a batch of 8,192 (23.74% error) as at 256 (23.60%).
 #
 # ## Does the launcher matter?
 #
-# On two hosts with 8 GPUs each, only the launcher's line changes; run `torchrun` on both. ([docs/commands.md](../docs/commands.md#several-hosts) explains flags and failures.)
+# On two hosts with 8 GPUs each, only the launcher's line changes ([flags and failures](../docs/commands.md#several-hosts)); run `torchrun` on both.
 #
 # ```
 # torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST1:29500 train.py

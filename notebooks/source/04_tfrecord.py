@@ -87,7 +87,7 @@ session.note("loop_ms", 1000 * loop_s, "ms", "a Python loop's time per image")
 # %% [markdown]
 # ## Many small files
 #
-# ImageNet is 1.3 million files. Each has to be found, opened, read and closed. **Predict:** what share of the loop's time does that take? Which takes longer, decoding a JPEG or resizing the crop? The next cell does the loop's work in three parts:
+# ImageNet is 1.3 million files. Each has to be found, opened, read and closed. **Predict:** what share of the loop's time is that? Which takes longer, decoding a JPEG or resizing the crop? The next cell does the loop's work in three parts:
 
 # %%
 some = random.sample(paths, min(96, len(paths)))
@@ -245,7 +245,7 @@ class Shards(torch.utils.data.IterableDataset):
 
 
 # %% [markdown]
-# The next cell starts the workers and feeds a simulated device, which sleeps for as long as a real one would compute. The input pipeline is real. Before you run a cell with `measure`, give it your **prediction** of the speed-up, such as `measure("PyTorch workers", 1.5)`.
+# The next cell starts the workers and feeds a device that sleeps for as long as a real one would compute. It is simulated even if you have a GPU, because this input runs on the processor; DALI (notebook 05) can use the GPU. Before you run a cell with `measure`, give it your **prediction** of the speed-up, such as `measure("PyTorch workers", 1.5)`.
 
 # %%
 photos = Shards(rank=0, size=1)
@@ -284,7 +284,7 @@ measure("PyTorch workers")  # your prediction as the second argument
 # %% [markdown]
 # ## tf.data, one stage at a time
 #
-# You describe the work once; tf.data then runs it in its own threads, without Python. Add one stage at a time, and predict each speed-up over the stage before. (Without TensorFlow, these cells do nothing.)
+# You describe the work once; tf.data then runs it in its own threads, without Python. Add one stage at a time, and predict each speed-up over the stage before. (They need TensorFlow.)
 #
 # **Read, parse, decode, batch.** A record is a string until `parse_single_example` parses it. All of this happens in one thread, alternating with the device. (The options disable what tf.data would add by itself: parallel maps, fusing `map` with `batch`, and prefetching.) Is it faster than Python? It reads, decodes and resizes differently (in float32; Pillow resizes in integers), so the cell also times each part.
 
@@ -395,11 +395,13 @@ if TF:
     measure("+ prefetch", before="+ decode the crop")
 
 # %% [markdown]
-# A single measurement can mislead. In the next cell, all stages take turns, so that a slow spell affects them all. Diamonds are your predictions. A difference is clear if all turns, at least five, agree.
+# A single measurement can mislead. Next, all stages take turns, so that a slow spell affects them all. Diamonds are your predictions. A difference is clear if all turns, at least five, agree.
 
 # %%
+stages["PyTorch workers"] = stages.pop("PyTorch workers")  # last: not a stage of tf.data
 timed = {name: [] for name in stages}
-alone = {"Python loop": [], list(stages)[-1]: []}  # without the device
+complete = "+ prefetch" if TF else "PyTorch workers"
+alone = {"Python loop": [], complete: []}  # without the device
 for _ in range(rounds):
     for name in stages:
         timed[name].append(rate(name))
@@ -425,12 +427,10 @@ ax.set(xlabel=f"images/s, 224 px; median and range of {rounds} rounds")
 fig.legend(loc="outside lower right")
 found = ", ".join(f"{name} {value:.0f}" for name, value in speed.items())
 workshop.figure(fig, alt=f"Images/s when feeding a device of {device:,.1f} images/s: {found}")
-compared = [*(("Python loop", name) for name in names[1:3]), *pairwise(names[2:])]
+compared = [*pairwise(names[:-1]), ("Python loop", "PyTorch workers")]
+compared += [("PyTorch workers", "+ prefetch")] * TF
 for before, name in compared:
     print(f"{name!r} over {before!r}: {workshop.ratio(np.divide(timed[name], timed[before]))}")
-if TF:
-    over = workshop.ratio(np.divide(timed["+ prefetch"], timed["PyTorch workers"]))
-    print(f"'+ prefetch' over 'PyTorch workers': {over}")
 session.note("gain", gains.median, "times", "speed of the fastest input over the Python loop")
 
 # %% [markdown]
@@ -529,7 +529,7 @@ if TF:
 #
 # ## Train from your shards in TensorFlow
 #
-# The course's library has the same training step in TensorFlow as in PyTorch: forward and backward in a `GradientTape`, one exchange of the gradients, update. TensorFlow traces it once and runs it as a graph. Here it takes a few steps with your shards, on the CPU; after so few, its loss means little.
+# The course's library has the same training step in TensorFlow as in PyTorch: forward and backward in a `GradientTape`, one exchange of the gradients, update. TensorFlow traces it once and runs it as a graph. Here it takes a few steps with your shards, on the CPU: too few for the loss to mean much.
 
 # %% language="bash" magic_args="-e"
 # [ "$TF" ] || { echo "TensorFlow is missing: make setup WITH=tensorflow"; exit 0; }
@@ -545,7 +545,7 @@ if TF:
 # %% tags=["results"]
 one_core = {
     "Python loop": np.median(alone["Python loop"]),
-    names[-1]: np.median(alone[names[-1]]) / cores,
+    complete: np.median(alone[complete]) / cores,
 }
 devices = {
     "one V100, FP16 (published)": session.results["published.v100.1gpu.fp16.ips"].value,
@@ -561,7 +561,7 @@ h100 = dict.fromkeys(f"input.h100.{name}" for name in ("synthetic", "dali", "tfr
 session.expect({"input.jpeg_kb": kilobytes, **h100})
 
 # %% [markdown]
-# The loop ran alone on one core, the pipeline on all cores, which slow each other down: compare the two with care. With DALI, which decodes on the GPU, the recorded H100 reaches 91% of its *synthetic* speed from JPEG files, 90% from shards.
+# The loop ran on one core, the pipeline on all, which slow each other down: compare with care. With DALI, which decodes on the GPU, the recorded H100 reaches 91% of its *synthetic* speed from JPEG files, 90% from shards.
 #
 # ## Key takeaways
 #
@@ -573,4 +573,4 @@ session.expect({"input.jpeg_kb": kilobytes, **h100})
 #
 # **Try it:** set `device = 400.2`, a V100 in FP32, in the first code cell, and predict after which stage the input is no longer the bottleneck.
 #
-# What remains is decoding, which can keep all cores busy while a GPU waits. The next notebook introduces DALI, which can decode on the GPU.
+# What remains is decoding, which can keep all cores busy. DALI can move it to the GPU.

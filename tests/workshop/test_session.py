@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import subprocess
 import sys
 from contextlib import redirect_stderr
@@ -18,6 +19,7 @@ from rn50lib.hardware import Gpu
 from tests.conftest import clean_environment
 from tests.support import bound_by_permissions
 from workshop import expected, opening, output, paths, session
+from workshop.course import build
 
 GPU = Gpu(0, "A GPU", 16 * 2**30, (7, 0), "535.1", "GPU-1")
 BARE = hardware.Machine("A processor", 2, 8 * 2**30, "", ())
@@ -81,6 +83,13 @@ def test_sizes_come_from_the_profiles_file(tmp_path):
     file.write_text('"02":\n  batch: 4\n')
     with pytest.raises(UserError, match="batch needs a value for cpu"):
         opening.profile_sizes(tmp_path, "02", "ci")
+
+
+def test_sizes_that_a_notebook_reads_are_those_of_the_profiles_file(repository):
+    for master in build.masters(repository):
+        read = set(re.findall(r'(?<!")\bsession\.([a-z_]+)', master.read_text("utf-8")))
+        sizes = opening.profile_sizes(repository, master.name.partition("_")[0], "cpu")
+        assert read - {*dir(session.Session), *vars(a_session())} == set(sizes), master.name
 
 
 def test_note_carries_a_record_and_a_readable_line(shown):

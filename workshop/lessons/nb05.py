@@ -15,7 +15,7 @@ import numpy as np
 from workshop.checks import ex05_graph
 from workshop.checks.compare import Wrong, refuse, wrong
 from workshop.checks.engine import own_frame
-from workshop.checks.ramps import boxes
+from workshop.checks.ramps import boxes, ramps
 from workshop.lessons.choice import choose
 from workshop.lessons.nb04 import EACH, HEIGHT, RANKS, SHARDS, WIDTH, write_numbered_shards
 
@@ -23,6 +23,14 @@ CPU = SimpleNamespace(type="cpu")
 SIZE, BATCH = 16, 8  # of the check's pipelines
 ALIASED = 0.1  # of blue, from -1 to 1: its stripes are finer than the pixels of a resized crop
 STEPS = SHARDS * EACH // RANKS // BATCH  # of a rank's epoch
+
+
+def normalise(images: Any) -> Any:
+    """Return float32 images, one plane per colour, from -1 to 1, half of them mirrored."""
+    from nvidia.dali import fn
+
+    flip = fn.random.coin_flip()
+    return fn.crop_mirror_normalize(images, mirror=flip, mean=[127.5] * 3, std=[127.5] * 3)
 
 
 def photos(folder: Path, size: int, device: Any, rank: int, ranks: int) -> tuple[Any, Any]:
@@ -50,6 +58,44 @@ def endless(loader: Any) -> Iterator[tuple[Any, Any]]:
 
     for (batch,) in DALIClassificationIterator(loader):
         yield batch["data"], batch["label"].squeeze(1)
+
+
+def check_normalise(yours: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a learner's `normalise` if it is right, else the finished one."""
+    judge = functools.partial(judge_normalise, yours)
+    return choose("normalise", yours, normalise, judge, show=True)
+
+
+def judge_normalise(yours: Callable[..., Any]) -> str:
+    """Return what is right. Raises Wrong, or NotImplementedError if the node is None."""
+    from nvidia.dali import types
+
+    image = ramps(SIZE, SIZE) * (255 // (SIZE - 1))
+
+    def graph() -> Any:
+        node = types.Constant(image, layout="HWC", device="cpu")
+        if (found := yours(node)) is None:
+            raise NotImplementedError
+        refuse((isinstance(found, tuple | list), "It returns several nodes.", "Return one."))
+        return found, node
+
+    images, _ = ex05_graph.run(graph, (), 8 * BATCH, 1, 0)
+    ex05_graph.check_form(images, SIZE)
+    right = np.moveaxis(image / 127.5 - 1, 2, 0)
+    plain, mirrored = (
+        np.isclose(images, pixels, atol=0.01).all(axis=(1, 2, 3))
+        for pixels in (right, right[..., ::-1])
+    )
+    coin = "Pass mirror=fn.random.coin_flip(): a number drawn by Python stays the same."
+    refuse(
+        (not (plain | mirrored).all(),
+         f"Pixels from {image.min()} to {image.max()} become {images.min():.2f} to"
+         f" {images.max():.2f}, not the same image from -1 to 1.",
+         "Pass mean=[127.5] * 3 and std=[127.5] * 3."),
+        (plain.all(), "No image is mirrored.", coin),
+        (mirrored.all(), "All images are mirrored.", coin),
+    )  # fmt: skip
+    return "`normalise` is right: the notebook uses yours."
 
 
 def check(graph: Callable[..., Any], batches: Callable[..., Any]) -> tuple[Any, Any]:

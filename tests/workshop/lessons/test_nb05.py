@@ -14,6 +14,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.needs("torch", "dali")]
 PHOTOS, ENDLESS = inspect.getsource(nb05.photos), inspect.getsource(nb05.endless)
 
 
+NORMALISE = inspect.getsource(nb05.normalise)
+
+
 def stub(*given):
     return None
 
@@ -23,7 +26,7 @@ def edited(source: str, old: str, new: str):
     assert old in source
     names: dict = {"Path": Path, "Iterator": object, "Any": object}
     exec(f"from __future__ import annotations\n{source.replace(old, new)}", names)
-    return names["photos" if "def photos" in source else "endless"]
+    return next(names[name] for name in ("photos", "endless", "normalise") if name in names)
 
 
 def test_finished_versions_pass_and_stubs_are_not_attempted(tmp_path: Path, capsys):
@@ -32,6 +35,30 @@ def test_finished_versions_pass_and_stubs_are_not_attempted(tmp_path: Path, caps
     assert nb05.judge_endless(nb05.endless, tmp_path)
     assert nb05.check(stub, stub) == (nb05.photos, nb05.endless)
     assert capsys.readouterr().out.count("not written yet") == 2
+
+
+def test_written_normalise_is_used_and_an_unwritten_one_replaced(capsys):
+    own = edited(NORMALISE, "[127.5] * 3", "127.5")
+    assert nb05.check_normalise(own) is own, capsys.readouterr().out
+    assert nb05.check_normalise(stub) is nb05.normalise
+    assert "not written yet" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("mirror=flip, ", "", "No image is mirrored"),
+        ("fn.random.coin_flip()", "1", "All images are mirrored"),
+        ("mean=[127.5] * 3, std=[127.5] * 3", "", "become 0.00 to 255.00"),
+        ("mirror=flip", 'mirror=flip, output_layout="HWC"', "plane per colour"),
+        ("return fn.", "return images, fn.", "several nodes"),
+        ("mean=[127.5] * 3", "means=0", "means"),
+    ],
+)
+def test_normalise_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, capsys):
+    assert nb05.check_normalise(edited(NORMALISE, old, new)) is nb05.normalise
+    wrong = capsys.readouterr().out
+    assert "✗" in wrong and said in wrong, wrong
 
 
 @pytest.mark.parametrize(
