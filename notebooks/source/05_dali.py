@@ -269,7 +269,7 @@ def in_turns(loaders, count, ahead):
     rates, cpu_ms = {name: [] for name in loaders}, {name: [] for name in loaders}
     for turn in range(rounds + 1):  # the first one warms up
         for name, batches in loaders.items():
-            time.sleep(max(0.1, 0.02 * batch))  # until the others have filled their queues
+            time.sleep(max(0.1, 0.01 * batch))  # until the others have filled their queues
             for _ in range(ahead):  # prepared before the clock starts
                 next(batches)
             used, begin = cpu_seconds(), time.perf_counter()
