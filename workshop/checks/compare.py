@@ -126,7 +126,8 @@ def examine(
         try:
             results.append(call(answer, *deepcopy(case), may_be_none=True))
         except Exception as error:
-            error.__notes__ = [f"The call was {as_called(answer, case)}."]
+            call_of, form = as_called(answer, case), shown(expected[len(results)])
+            error.__notes__ = [f"The call was {call_of}, which should give {form}."]
             failed = error  # Python 3.10 has no add_note
             break
     forms = list(zip(cases, results, expected, strict=False))
@@ -300,6 +301,8 @@ def like(value: Any, form: Any, what: str = "the result") -> Any:
         if missing := [key for key in form if str(key) not in given]:
             wrong(f"the value for {missing[0]} is missing.", f"{asks_for(what)} {example}.")
         return {key: like(given[str(key)], item, f"{what}'s {key}") for key, item in form.items()}
+    if form is None:  # any other result is shown as it is
+        return value.tolist() if isinstance(value, np.ndarray) else value
     if not isinstance(form, list | tuple):
         if isinstance(form, float):
             return number(value, what)
