@@ -29,6 +29,7 @@ NOT_FINITE = "Look for a division by zero, an overflow, or a value that was neve
 ENDLESS = "Look for a loop that does not end, or try again when the machine is less busy."
 LIMIT_S = 30.0  # of a check that runs in this process
 AGAIN_S = 5.0
+SHOWN = 56  # bytes of a result: all of a short record, so that a difference is seen
 BUSY = 4  # how many times as long an answer may take while other work has the processor
 
 
@@ -206,8 +207,8 @@ def same(value: Any, other: Any, rel_tol: float = 1e-5) -> bool:
 def shown(value: Any) -> str:
     """Return a value as short text for a diagnosis."""
     if isinstance(value, bytes):
-        more = " …" if len(value) > 32 else ""
-        return f"{len(value)} bytes ({value[:32].hex(' ')}{more})" if value else "no bytes"
+        more = " …" if len(value) > SHOWN else ""
+        return f"{len(value)} bytes ({value[:SHOWN].hex(' ')}{more})" if value else "no bytes"
     if isinstance(value, float):
         return f"{value:.10g}"
     if getattr(value, "ndim", 0) > 1:  # an array or a tensor

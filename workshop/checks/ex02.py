@@ -95,7 +95,10 @@ OTHER = replace(
 )  # fmt: skip
 FIELDS = "lr", "lr_batch", "warmup_epochs", "lr_step_epochs", "lr_factor"
 COLD = replace(REFERENCE, name="reference without warm-up", warmup_epochs=0.0)
-SCALED = "The rate is proportional to the global batch, and recipe.lr at one of recipe.lr_batch."
+SCALED = (
+    "Between the warm-up and the first decay, the rate is proportional to the global batch, and"
+    " recipe.lr at one of recipe.lr_batch."
+)
 WARM = (
     "The rate rises in a straight line, also within an epoch, from 0 to the full rate at epoch"
     " recipe.warmup_epochs."

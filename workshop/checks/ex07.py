@@ -237,7 +237,10 @@ def likeliest(answer: Callable[[Any, int], Any]) -> str:
         return found
 
     cases = [(torch.tensor(logits), k) for logits, k in LOGITS]
-    compare.examine(checked, cases, softmax, LIKELIEST_MISTAKES, one_case=True)
+    rule = "The most likely class comes first; an image's probabilities, of all classes, sum to 1."
+    compare.examine(
+        checked, cases, softmax, LIKELIEST_MISTAKES, one_case=True, why=lambda *case: rule
+    )
     return "1 to 5 images, 3 to 12 classes, and logits of 1,000."
 
 

@@ -396,6 +396,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         (BOTH, "return values", "the result is Tensor ["),
         (BOTH, "return classes[:, :1], values", "gives ([[1], [1], [3]], "),
         (BOTH, "return classes, 0.9 * values", "likeliest("),
+        (SOFTMAX, "torch.sigmoid(logits)", "gives ([[1, 3], [1, 2], [3, 0]], [[0.95"),
         ("    probabilities =", "    logits -= 1\n    probabilities =", "`logits` is changed"),
     ],
     "ex08.rate": [
