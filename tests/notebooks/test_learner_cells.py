@@ -118,6 +118,10 @@ ZEROS = "bytes(-len(jpeg) % 4)"
             "✗ .*`<`",
         ),
         (f"return {WORD.replace('24', '32')} + {HEADER} + jpeg + {ZEROS}", "✗ .*and itself"),
+        (
+            f"return {WORD} + {HEADER} + {ZEROS} + jpeg",
+            r"✗ .* ff d8 00 ff d9\). It .* ff d8 00 ff d9 00 00 00\)",
+        ),
         (f"return {WORD}.hex()", "✗ .*Return bytes"),
     ],
 )

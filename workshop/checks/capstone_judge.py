@@ -57,7 +57,7 @@ def _pixels(seen: Seen, case: Case) -> Iterator[Row]:
         fed, files = (a.reshape(len(a), 3, -1) for a in (seen.prints, known[seen.number]))
         times = (fed * files).sum((0, 2)) / (files**2).sum((0, 2))  # STD over what was used
         text = ", ".join(f"{one:.3f}" for one in times)
-        what = f"red, green and blue are {text} times as large as they should be: look at STD."
+        what = f"look at MEAN and STD: red, green and blue are {text} times the right ones."
         yield (np.abs(times - 1) > SPREAD).any(), what, f"{right}."
         return
     what = f"{strange.sum():,} of {len(strange):,} images fed to the network do not match the files"

@@ -29,6 +29,7 @@ NOT_FINITE = "Look for a division by zero, an overflow, or a value that was neve
 ENDLESS = "Look for a loop that does not end, or try again when the machine is less busy."
 LIMIT_S = 30.0  # of a check that runs in this process
 AGAIN_S = 5.0
+SHOWN = 56  # bytes of a result: all of a short record, so that a difference is seen
 BUSY = 4  # how many times as long an answer may take while other work has the processor
 
 
@@ -126,7 +127,8 @@ def examine(
         try:
             results.append(call(answer, *deepcopy(case), may_be_none=True))
         except Exception as error:
-            error.__notes__ = [f"The call was {as_called(answer, case)}."]
+            call_of, form = as_called(answer, case), shown(expected[len(results)])
+            error.__notes__ = [f"The call was {call_of}, which should give {form}."]
             failed = error  # Python 3.10 has no add_note
             break
     forms = list(zip(cases, results, expected, strict=False))
@@ -205,8 +207,8 @@ def same(value: Any, other: Any, rel_tol: float = 1e-5) -> bool:
 def shown(value: Any) -> str:
     """Return a value as short text for a diagnosis."""
     if isinstance(value, bytes):
-        more = " …" if len(value) > 32 else ""
-        return f"{len(value)} bytes ({value[:32].hex(' ')}{more})" if value else "no bytes"
+        more = " …" if len(value) > SHOWN else ""
+        return f"{len(value)} bytes ({value[:SHOWN].hex(' ')}{more})" if value else "no bytes"
     if isinstance(value, float):
         return f"{value:.10g}"
     if getattr(value, "ndim", 0) > 1:  # an array or a tensor
@@ -300,6 +302,8 @@ def like(value: Any, form: Any, what: str = "the result") -> Any:
         if missing := [key for key in form if str(key) not in given]:
             wrong(f"the value for {missing[0]} is missing.", f"{asks_for(what)} {example}.")
         return {key: like(given[str(key)], item, f"{what}'s {key}") for key, item in form.items()}
+    if form is None:  # any other result is shown as it is
+        return value.tolist() if isinstance(value, np.ndarray) else value
     if not isinstance(form, list | tuple):
         if isinstance(form, float):
             return number(value, what)

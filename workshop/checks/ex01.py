@@ -181,7 +181,7 @@ def index(answer: Callable[[bytes], Sequence[tuple[int, int]]]) -> str:
 
     def lengths(shard: bytes) -> str:
         data = [str(size - 16) for _, size in entries(shard)]
-        return f"It has {len(data)} records, with {' + '.join(data) or 0} bytes of data."
+        return f"Data bytes per record: {', '.join(data) or 'no record'}."
 
     compare.examine(answer, shards, entries, why=lengths)
     return f"{len(LENGTHS)} shards, including an empty one and empty records."

@@ -29,9 +29,15 @@ def v15(stage: int, index: int) -> Strides:
 
 def reason(stage: int, index: int) -> str:
     if index:
-        return "Only the first block of a stage, index 0, halves its image and has a projection."
+        return (
+            "Only the first block of a stage, index 0, has a projection and, from stage 1 on,"
+            " halves its image."
+        )
     if stage:
-        return "Only the 3×3 and the projection halve the image: both ends are added."
+        return (
+            "The 3×3 and the projection halve the image, so that both branches have the same size"
+            " when they are added."
+        )
     return (
         "The max-pooling before stage 0 has halved the image; the projection is there because"
         " 64 channels come in and 256 go out."
@@ -70,6 +76,9 @@ def work(answer: Any) -> str:
 WORK_MISTAKES: tuple[compare.Mistake, ...] = (
     (0, "the parameters stay the same, but the work does not.",
      "Count how many pixels the same weights are used at."),
+    (extra_percent() / 100, "this is the share as a fraction.", "Multiply by 100 to get percent."),
+    (extra_percent() * V1_MACS / 1e8, "these are millions of multiplications.",
+     "Divide by the 3,858 million of v1, and multiply by 100."),
     (extra_percent() * 4 / 3, "this is all the work of the three convolutions.",
      "They did a quarter of it before: count only the three quarters that are added."),
     (extra_percent() / 3, "this is a third of it: either one block is counted instead of three, or"
@@ -86,7 +95,10 @@ OTHER = replace(
 )  # fmt: skip
 FIELDS = "lr", "lr_batch", "warmup_epochs", "lr_step_epochs", "lr_factor"
 COLD = replace(REFERENCE, name="reference without warm-up", warmup_epochs=0.0)
-SCALED = "The rate is proportional to the global batch, and recipe.lr at one of recipe.lr_batch."
+SCALED = (
+    "Between the warm-up and the first decay, the rate is proportional to the global batch, and"
+    " recipe.lr at one of recipe.lr_batch."
+)
 WARM = (
     "The rate rises in a straight line, also within an epoch, from 0 to the full rate at epoch"
     " recipe.warmup_epochs."

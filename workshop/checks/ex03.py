@@ -43,8 +43,8 @@ def steps_of(order: np.ndarray, rank: int, size: int, batch: int) -> str:
     each = size * batch
     return (
         f"Of the {each} images of a step, this rank takes those from number {rank * batch} to"
-        f" {rank * batch + batch - 1}; {len(order)} images fill {len(order) // each} of the steps,"
-        " the same number on every rank."
+        f" {rank * batch + batch - 1}; {len(order)} images make {len(order) // each} full"
+        f" step{'s' * (len(order) // each != 1)}, the same number on every rank."
     )
 
 

@@ -19,11 +19,13 @@ from workshop.checks.compare import refuse, wrong
 PARAMETERS, ACTIVATIONS, BATCHES = 25.6, 21.5, (1, 96)  # millions of numbers, the latter per image
 
 
-def megabytes(half: tuple[int, int] = (14, 2)) -> dict[str, tuple[float, ...]]:
+def megabytes(
+    half: tuple[int, int] = (14, 2), unit: float = 1.0, single: tuple[int, int] = (12, 4)
+) -> dict[str, tuple[float, ...]]:
     """Return MB for each batch; `half` is bytes a parameter and an activation in float16."""
     return {
-        name: tuple(each * PARAMETERS + activation * ACTIVATIONS * n for n in BATCHES)
-        for name, (each, activation) in {"float32": (12, 4), "float16": half}.items()
+        name: tuple(unit * (each * PARAMETERS + activation * ACTIVATIONS * n) for n in BATCHES)
+        for name, (each, activation) in {"float32": single, "float16": half}.items()
     }
 
 
@@ -32,6 +34,15 @@ MEMORY_MISTAKES: tuple[compare.Mistake, ...] = (
      "Halve only the activations: master weights, gradients and momentum stay in float32."),
     (megabytes((12, 2)), "the float16 copy of the weights is missing.",
      "Add 2 bytes for each parameter: the step computes with a copy."),
+    (megabytes((10, 2)), "in float16, the copy replaces the weights.",
+     "Count both: the weights stay in float32, and each step makes a copy."),
+    (megabytes((16, 2)), "the float16 copy of the weights takes 4 bytes.", "It takes 2."),
+    (megabytes((14, 4)), "in float16, the activations take 4 bytes.", "They take 2."),
+    (megabytes(single=(14, 4)), "in float32, there is no copy of the weights.",
+     "Count 3 arrays of 4 bytes for each parameter."),
+    (megabytes((0, 2), single=(0, 4)), "these are the activations alone.",
+     "Add the weights, gradients and momentum, and in float16 the copy."),
+    (megabytes(unit=1e6 / 2**20), "these are MiB, of 2^20 bytes.", "Divide by a million."),
     ({name: (one, 96 * one) for name, (one, _) in megabytes().items()},
      "96 images take 96 times as much.",
      "Count weights, gradients and momentum once, whatever the batch."),
@@ -132,7 +143,9 @@ OVERFLOW = Case(
 CASES = {
     "small gradient": Case(
         "It is used as it is, in one update: neither clipped nor scaled. What is clipped must be"
-        " unscaled before, and scaler.step(optimizer) calls optimizer.step().",
+        " unscaled before, and scaler.step(optimizer) calls optimizer.step(). Gradients are cleared"
+        " before the backward pass, and scaler.update() comes after scaler.step, which otherwise"
+        " unscales again.",
         # three images, so that a sum over the batch differs from a step taken twice
         ((0.5, 0.25), (-0.25, 0.5), (0.25, -0.25)), (0.5, -0.5, 0.25),
     ),

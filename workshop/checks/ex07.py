@@ -33,8 +33,23 @@ ASKED = (50, 90, 95, 99, 100, 1, 0, 33)
 
 def percentile(answer: Callable[[list[float], float], float]) -> str:
     cases = [(values, per_cent) for values in LATENCIES for per_cent in ASKED]
-    compare.examine(answer, cases, counted, why=place)
+    try:
+        compare.examine(answer, cases, counted, why=place)
+    except IndexError:
+        if takes_fractions(answer):
+            wrong("it takes per_cent as a fraction: 95 is 95%, not 9,500%.",
+                  "Divide per_cent by 100.")  # fmt: skip
+        raise
     return f"{len(LATENCIES)} lists, from p0 to p100, some with equal values."
+
+
+def takes_fractions(answer: Callable[[list[float], float], float]) -> bool:
+    """Return True if an answer is right for 0.95 in place of 95."""
+    values = LATENCIES[-1]
+    try:
+        return answer(list(values), 0.95) == counted(values, 95)
+    except Exception:
+        return False
 
 
 def counted(values: list[float], per_cent: float) -> float:
@@ -51,7 +66,7 @@ def place(values: list[float], per_cent: float) -> str:
     number = 1 + sum(value < counted(values, per_cent) for value in values)
     return (
         f"This is number {number} of the {len(values)} values in ascending order, equal ones"
-        f" counted: the first with {per_cent:g}% of them at or below it."
+        f" counted: the first with at least {per_cent:g}% of them at or below it."
     )
 
 
@@ -133,7 +148,8 @@ def temperature(answer: Callable[[Any, Any], float]) -> str:
             f"{' and too large for class 0' if bias else ''}: the cross-entropy is {at(got):.5g},"
             f" and {at(right):.5g} at {right:.3g}.",
             "Minimise cross_entropy(logits / T, labels), to 2% of T: with a finer grid from 0.05 to"
-            " 20, or more steps.",
+            " 20, or more steps."
+            " (The accuracy is the same for every T, and an optimizer moves T only in its step().)",
         )
     return "four kinds of logits, too large, too small and biased: the smallest cross-entropy."
 
@@ -221,7 +237,10 @@ def likeliest(answer: Callable[[Any, int], Any]) -> str:
         return found
 
     cases = [(torch.tensor(logits), k) for logits, k in LOGITS]
-    compare.examine(checked, cases, softmax, LIKELIEST_MISTAKES, one_case=True)
+    rule = "The most likely class comes first; an image's probabilities, of all classes, sum to 1."
+    compare.examine(
+        checked, cases, softmax, LIKELIEST_MISTAKES, one_case=True, why=lambda *case: rule
+    )
     return "1 to 5 images, 3 to 12 classes, and logits of 1,000."
 
 

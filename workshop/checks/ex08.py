@@ -64,6 +64,8 @@ def in_ms(seconds: Callable[[int], float]) -> dict[int, float]:
 
 
 RING_MISTAKES: tuple[compare.Mistake, ...] = (
+    (in_ms(lambda n: 2 * (n - 1) / n * WHOLE), "the latency is missing.",
+     "Add it once for each of the 2 (n − 1) messages."),
     (in_ms(lambda n: 2 * (n - 1) / n * WHOLE + LATENCY), "the latency is counted once.",
      "Add it for each message, which starts when the previous one has arrived."),
     (in_ms(lambda n: ring_seconds(n) / 2), "this is half of the exchange.",
@@ -74,6 +76,12 @@ RING_MISTAKES: tuple[compare.Mistake, ...] = (
      "A chunk needs n − 1 messages to collect all parts of its sum, and n − 1 to reach everyone."),
     (in_ms(lambda n: 2 * (n - 1) * (LATENCY + 8 * WHOLE / n)), "the bandwidth is taken as"
      " 12.5 Gbit/s.", "It is in bytes, as the gradients are: 100 MB take 8 ms."),
+    (in_ms(lambda n: 2 * (n - 1) * (LATENCY + WHOLE / n / 8)), "the gradients are taken as"
+     " 100 Mbit.", "They are in bytes, as the bandwidth is: 100 MB take 8 ms."),
+    (in_ms(lambda n: n * ring_seconds(n)), "the messages of all workers are added up.",
+     "All workers send at the same time: count those of one."),
+    (in_ms(lambda n: 2 * (n - 1) * LATENCY + WHOLE), "the gradients are sent once.",
+     "Each of the 2 (n − 1) messages carries 1/n of them: almost twice in all."),
 )  # fmt: skip
 RING_EXAMPLE = (
     "Count the messages, then the time of each: with 2 workers, 2 messages, each of 20 µs and the"

@@ -221,7 +221,7 @@ def judge_sums(ranks: Sequence[dict[str, Any]], size: int, elements: int) -> Non
 
 # the seconds when buckets are full, those of their messages, those of the pass, and the senders
 BUCKETS = (
-    ([0.1, 0.4, 0.7], [0.1, 0.2, 0.4], 0.8, 1),  # the sender is free when a bucket is full
+    ([0.1, 0.4, 0.7], [0.1, 0.25, 0.4], 0.8, 1),  # the sender is free when a bucket is full
     ([0.1, 0.2, 0.3, 0.7], [0.7, 0.6, 0.5, 0.2], 0.8, 1),  # later ones wait for it
     ([0.1, 0.2, 0.3, 0.7], [0.9, 0.2, 0.8, 0.15], 0.8, 2),  # the last message does not end last
     ([0.1, 0.3], [0.1, 0.2], 0.8, 1),  # everything is hidden

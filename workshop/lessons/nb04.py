@@ -170,14 +170,15 @@ def judge_my_shards(yours: Function) -> str:
         readers: dict[str, list[str]] = {f"shard {number}": [] for number in range(count)}
         shares = [0] * size
         for rank, worker in itertools.product(range(size), range(workers)):
-            own = yours(list(readers), rank, size, worker, workers)
-            if own is None:
+            given = yours(list(readers), rank, size, worker, workers)
+            if given is None:
                 raise NotImplementedError
-            if not {*own} <= {*readers}:
+            own = [given] if isinstance(given, str) else list(given)
+            if not {*map(str, own)} <= {*readers}:
                 wrong(f"It returns {own!r}.", "Return a list of some of the shards.")
             shares[rank] += len(own)
             for shard in own:
-                readers[shard].append(f"worker {worker} of rank {rank}")
+                readers[str(shard)].append(f"worker {worker} of rank {rank}")
         unread = [shard for shard, who in readers.items() if not who]
         twice = max(readers.values(), key=len)[:2]
         case = f"With {count} shards and {size} x {workers} workers,"

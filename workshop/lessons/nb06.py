@@ -80,6 +80,8 @@ ONE_PASS = ("The batch norm takes one pass.", "Mean and variance are known only 
 MISTAKES = [  # fused or not, the wrong passes, what is wrong, what to do
     (False, [("x", "y"), ("sy", "y"), ("y", "y")], *ONE_PASS),
     (True, [("sx", "y")], *ONE_PASS),
+    (False, [("x", ""), ("x", ""), ("x", "y"), ("sy", "y"), ("y", "y")],
+     "Mean and variance take two passes.", "One is enough: add up x and x² together."),
     (False, [("x", ""), ("x", "y"), ("s", "y"), ("y", "y")], "The addition reads one array.",
      "It reads the batch norm's result from memory, too."),
     (False, [("x", ""), ("x", "y"), ("sy", "y"), ("y", "")], "The ReLU writes nothing.",

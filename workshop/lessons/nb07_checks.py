@@ -7,7 +7,7 @@ import gc
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 from unittest import mock
 
 import torch
@@ -324,6 +324,22 @@ class Stream:
         finally:
             Stream.current = before
 
+    def __getattr__(self, name: str) -> Any:
+        return not_known_here(name)
+
+
+class Event:
+    """Stands for `torch.cuda.Event`."""
+
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        not_known_here("torch.cuda.Event")
+
+
+def not_known_here(name: str) -> NoReturn:
+    """Raise Wrong for a part of `torch.cuda` that has no stand-in."""
+    wrong(f"`{name}` is not known here, without a GPU; on one, it may be right.",
+          "Use the calls of steps 1 to 4.")  # fmt: skip
+
 
 class Work(TorchDispatchMode):
     """Records what the operators of each stream write, without those that are only captured."""
@@ -349,6 +365,9 @@ class Graph:
         self.recording = Recording()
         self.replay = self.recording.replay
 
+    def __getattr__(self, name: str) -> Any:
+        return not_known_here(name)
+
 
 class Recording(TorchDispatchMode):
     """A record of operators with their tensors, which it can repeat.
@@ -365,7 +384,11 @@ class Recording(TorchDispatchMode):
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Run an operator, and record it."""
+        """Run an operator, and record it, unless Python waits for its number."""
+        if function is torch.ops.aten._local_scalar_dense.default:
+            raise RuntimeError(
+                "operation not permitted when stream is capturing: no number can be read yet"
+            )
         result = function(*args, **(kwargs or {}))
         self.calls.append((function, args, kwargs or {}, result))
         return result
@@ -394,7 +417,7 @@ def stand_in() -> Iterator[None]:
     Stream.made.clear()
     Stream.host.clear()
     with Stream().active(), Work(), mock.patch.multiple(
-        torch.cuda, CUDAGraph=Graph, default_stream=lambda *args: Stream.made[0],
+        torch.cuda, CUDAGraph=Graph, Event=Event, default_stream=lambda *args: Stream.made[0],
         graph=lambda cuda_graph, *args, **keywords: cuda_graph.recording,
         Stream=Stream, current_stream=lambda *args: Stream.current, stream=Stream.active,
         synchronize=Stream.synchronize_all,

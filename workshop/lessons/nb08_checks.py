@@ -212,11 +212,15 @@ def judge_fit(yours: Function) -> str:
         return "`fit` is right: the notebook uses yours."
     per_byte, start = np.polyfit(SIZES, SECONDS, 1)
     ends_per_byte, ends_start = np.polyfit(SIZES[[0, -1]], SECONDS[[0, -1]], 1)
+    columns = np.stack([1 / SECONDS, SIZES / SECONDS], axis=1)
+    half_start, half_per_byte = np.linalg.lstsq(columns, SECONDS)[0]
     refuse(
         (near(ALPHA, 1 / BETA), "The second number is in seconds per byte.",
          "β is bytes per second, its inverse."),
         (near(BETA, ALPHA) or near(1 / BETA, ALPHA), "β comes first.", "Return α first."),
         (near(1 / BETA, 1 / ALPHA), "The columns are swapped.", "The column of α is 1 / seconds."),
+        (near(half_start, 1 / half_per_byte), "Only one side of the equation is divided.",
+         "seconds / seconds is 1: pass np.ones(len(size))."),
         (near(ends_start, 1 / ends_per_byte),
          "Only the first and the last message count, and both took longer than usual.",
          "Use all of them: np.linalg.lstsq."),

@@ -205,6 +205,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
          "'loss': 2.5"),
         ("dist.all_reduce(total)", "dist.reduce(total, 0)", "on rank 1 of 2) gives"),
         ('"loss": None', '"loss": 0.0', "gives {'loss': 0,"),
+        ('"loss": None', '"loss": float("nan")', "gives {'loss': nan,"),
         ("if not images:", "if dist.get_rank():", "on rank 1 of 2): the result's loss is None"),
         ('{"loss": None, "top1": None, "top5": None}', "None", "on rank 0 of 2) returns nothing"),
         ('{"loss": None, "top1": None, "top5": None}', "None", "if not images:", "if not sums[3]:",
@@ -366,6 +367,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ("max(0, rank - 1)", "rank", "gives 0.04"),
         ("sorted(seconds)", "sorted(set(seconds))", "gives 5"),
         ("len(seconds) *", "(len(seconds) - 1) *", "gives 0.02"),
+        ("* per_cent / 100", "* per_cent", "takes per_cent as a fraction"),
         ("    rank =", "    seconds.sort()\n    rank =", "`seconds` is changed"),
     ],
     "ex07.temperature": [
@@ -394,12 +396,14 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         (BOTH, "return values", "the result is Tensor ["),
         (BOTH, "return classes[:, :1], values", "gives ([[1], [1], [3]], "),
         (BOTH, "return classes, 0.9 * values", "likeliest("),
+        (SOFTMAX, "torch.sigmoid(logits)", "gives ([[1, 3], [1, 2], [3, 0]], [[0.95"),
         ("    probabilities =", "    logits -= 1\n    probabilities =", "`logits` is changed"),
     ],
     "ex08.rate": [
         ("    took =", "    del images[:warmup], seconds[:warmup]\n    took =", "is changed"),
         ("[warmup:]", "[warmup:-1]", "gives 85.3"),
         ("[warmup:]", "[warmup - 1 :]", "gives 22.2"),
+        ("took if took else None", "took if took else float('nan')", "[1, 1], 2) gives nan"),
         ("else None", "else 0", "[1, 1], 2) gives 0."),
     ],
     "ex08.overlap": [

@@ -30,7 +30,7 @@ CAPSTONES = [  # a line of the solution, its replacement, and the diagnosis
     ("(images - mean) / std", "images", "they range from"),
     ("(images - mean) / std", "(images / 255 - mean) / std", "they range from -2.12 to"),
     ("(images - mean) / std", "images / std", "they range from"),
-    ("(images - mean) / std", "(images - mean) / std.flip(0)", "look at STD"),
+    ("(images - mean) / std", "(images - mean) / std.flip(0)", "look at MEAN and STD"),
     ("(images - mean) / std", "(images - mean.flip(0)) / std.flip(0)",
      "MEAN (perhaps STD too) is in the order blue"),
     ("(images - mean) / std", "(images - mean.flip(0)) / std", "MEAN (perhaps STD too) is in"),

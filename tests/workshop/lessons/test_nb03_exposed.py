@@ -53,6 +53,18 @@ def test_unwritten_prediction_gets_the_finished_one(capsys: pytest.CaptureFixtur
     assert "free.index(min(free))" in said
 
 
+def test_sum_of_two_times_is_not_taken_for_another_mistake() -> None:
+    def both(full: Any, takes: Any, alone: float, senders: int) -> float:
+        free = [0.0] * senders
+        for at, seconds in zip(full, takes, strict=True):
+            free[free.index(min(free))] += at + seconds
+        return max(0.0, max(free) - alone)
+
+    with pytest.raises(Wrong, match="gives 1.15") as caught:
+        nb03.judge_after_the_pass(both)
+    assert caught.value.remedy == "It should be 0.3."
+
+
 @pytest.mark.parametrize(("mistake", "diagnosis", "remedy"), nb03.AFTER_MISTAKES)
 def test_each_mistake_is_named(mistake: Any, diagnosis: str, remedy: str) -> None:
     with pytest.raises(Wrong) as caught:

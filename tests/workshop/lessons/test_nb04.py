@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 from pathlib import Path
 
@@ -93,13 +94,15 @@ RIGHT_SPLITS = (
     "return shards[rank::size][worker::workers]",
     "return shards[rank + size * worker :: size * workers]",
     "return np.array_split(np.array_split(shards, size)[rank], workers)[worker]",
+    "return islice(islice(shards, rank, None, size), worker, None, workers)",
+    "yield from shards[rank::size][worker::workers]",
 )
 
 
 @pytest.mark.parametrize("body", RIGHT_SPLITS)
 def test_split_that_is_right_passes(body: str):
     yours = defined(f"def my_shards(shards, rank, size, worker, workers):\n    {body}", "my_shards",
-                    np=np)  # fmt: skip
+                    np=np, islice=itertools.islice)  # fmt: skip
     assert nb04.check_my_shards(yours) is yours
 
 
@@ -115,6 +118,7 @@ def test_split_that_is_right_passes(body: str):
         ("return shards[rank::size][worker::workers][:1]", "shards are not read"),
         ("return shards[rank::2][worker::workers]", "shards are not read"),
         ("return shards[rank][worker:]", "It returns"),
+        ("return [shards[rank::size]]", "It returns [["),
     ],
 )  # fmt: skip
 def test_split_that_is_wrong_gets_a_diagnosis(body: str, said: str, capsys):

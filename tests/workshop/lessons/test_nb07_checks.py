@@ -181,6 +181,13 @@ STEPS = {  # a change to the finished version, and what the check says on a CPU
         "net(example + 0)  # recorded",
     ): "✗ A new batch gets the answer of the captured one",
     ("return replay", "return output"): "✗ The result is a Tensor",
+    (
+        "side.wait_stream(torch.cuda.current_stream())",
+        "side.wait_event(torch.cuda.current_stream().record_event())",
+    ): "✗ `wait_event` is not known here, without a GPU",
+    ("graph = torch", "event = torch.cuda.Event()\n    graph = torch"): "✗ `torch.cuda.Event` is",
+    ("with torch.cuda.graph(graph):", "graph.capture_begin()\n    if 1:"): "✗ `capture_begin` is",
+    ("# recorded", "; output.max().item()  # recorded"): "✗ `capture` ended with RuntimeError: op",
     ("cuda.stream(side)", "cuda.graph(torch.cuda.CUDAGraph())"): "✗ There is no warm-up",
     (
         "with torch.cuda.graph(graph):\n        output",
