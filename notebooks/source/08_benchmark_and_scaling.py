@@ -701,7 +701,8 @@ for links in networks:
     print(f"{links}: 16 GPUs are {low:.2f} to {high:.2f} times as fast as 8;", end=" ")
     print("buy if you need the time" if high < 1.1 * low else "bench.py on two such hosts decides")
 session.note("clock", float(np.median(right)), "img/s", f"{str(usual)[6:]}, batch {big}, synthetic")
-session.note("equal_batch", str(workshop.ratio(equal)), "", f"{str(half)[6:]} over float32")
+over = f"{str(half)[6:]} over float32, equal batch"
+session.note("equal_batch", str(workshop.ratio(equal)), "", over)
 session.note("real_ips", real, "img/s", f"Total IPS, real images, batch {big}")
 over = f"{workers} workers over one{' on all cores' * (not gpus)}, weak scaling"
 session.note("weak_scaling", str(scaled["weak"]), "", over)
