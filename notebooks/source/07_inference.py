@@ -184,7 +184,7 @@ same = (predict(net.eval()).argmax(1) == logits.argmax(1)).float().mean()
 print(f"After the calls in training mode, {100 * same:.0f}% of the predictions are the same.")
 
 # %% [markdown]
-# Less than 100% means that the calls in training mode changed the network.
+# *No clear difference*: such a mistake costs less than the timing varies, but may change answers. Less than 100% means that the calls in training mode changed the network.
 #
 # ## Where is the time going?
 #
@@ -224,15 +224,12 @@ def traced(net, batch, file):
 
 
 def convolutions(file):
-    """Print which code ran the convolutions of a trace on a CPU; return its milliseconds."""
+    """Print which code ran the convolutions of a trace on a CPU."""
     events = json.loads(Path(file).read_text())["traceEvents"]
     codes = {"aten::_slow_conv2d_forward": "PyTorch's own", "aten::mkldnn_convolution": "oneDNN's"}
-    took = {}
     for name, code in codes.items():
         ms = [event["dur"] / 3000 for event in events if event["name"] == name]
-        took[code] = sum(ms)
         print(f"{code} code runs {len(ms) // 3} of the convolutions, in {sum(ms):.2f} ms")
-    return took
 
 
 operators, kernels, busy = traced(eager, one, "one.json")
@@ -240,10 +237,10 @@ kinds = workshop.trace("one.json", of="prediction")
 share = kinds["convolution"] / sum(kinds.values())
 print(f"{operators} operators; convolutions take {share:.0%} of the time")
 if not kernels:
-    inside = convolutions("one.json")
+    convolutions("one.json")
 
 # %% [markdown]
-# What does it cost just to *start* an operator? Time chains of convolution, batch norm and ReLU on a single number: there is nothing to compute. The time per added operator is its cost. A second cost does not grow with the batch: every weight is read from memory, at about the bandwidth of a large copy. Chains, copy and network take turns, so a slowdown affects all.
+# A row's share is the most that you can save there: *normalisation* by folding, below. What does it cost just to *start* an operator? Time chains of convolution, batch norm and ReLU on a single number: there is nothing to compute. The time per added operator is its cost. A second cost does not grow with the batch: every weight is read from memory, at about the bandwidth of a large copy.
 
 
 # %%
@@ -293,7 +290,7 @@ else:
         print("These two add up to more than the prediction: the weights come from a cache.")
 
 # %% [markdown]
-# The operators are 53 convolutions, 53 batch norms, 49 ReLUs, 16 additions, two poolings and a linear layer. Starting fewer of them helps on *your* device only if the first share above is large. (On a CPU, most of the rest is convolutions. For one small image, PyTorch may run its own code, not that of oneDNN, a library for CPUs: see the lines below the trace.)
+# The operators are 53 convolutions, 53 batch norms, 49 ReLUs, 16 additions, two poolings and a linear layer. Starting fewer of them helps on *your* device only if the first share above is large. (For one small image, PyTorch may run its own convolutions, not those of oneDNN, a library for CPUs: see below the trace.)
 #
 # ## Fewer operators: fold the batch norms
 #
@@ -341,7 +338,7 @@ if not gain.clear:
     print("So this check cannot decide whether folding saves time here.")
 
 # %% [markdown]
-# The difference is only rounding. Folding saves little arithmetic, but it saves starts and **memory traffic**: a separate layer reads its input from memory and writes its output back. (On a GPU, PyTorch often adds the bias in a separate kernel, so compare the kernels, too.)
+# The difference is only rounding. Folding saves little arithmetic, but it saves starts and **memory traffic**: a separate layer reads its input from memory and writes its output back. (On a GPU, compare the kernels, too: the bias may need its own.)
 #
 # ## One launch for all kernels
 #
@@ -366,21 +363,20 @@ def capture(net, example):
 capture = nb07_checks.check_capture(capture, device.type)
 
 # %%
-recorded = {name: session.results[name].value for name in session.results if "h100.predict" in name}
-session.expect(dict.fromkeys(recorded))
 started = 100 * np.median(operators * starts / alone)
 if kernels:
     idle = max(0, 1 - busy / np.median(alone))
     print(f"Here, no kernel runs for {idle:.0%} of a prediction: a graph can save at most that")
 else:
     print(f"Here, starting takes {started:.0f}% of a prediction: a graph could save at most that")
-for batch in (1, 16, 256):
-    gain = recorded[f"h100.predict.graph.{batch}"] / recorded[f"h100.predict.eager.{batch}"]
-    print(f"H100, batch {batch}, copies from and to the host included:", end=" ")
-    print(f"the graph is {gain:.1f} times as fast as eager")
+print(f"{session.results['h100.predict.eager.1'].provenance}:")
+for key, item in session.results.items():
+    if key.startswith("h100.predict") and "eager" not in key:
+        eagerly = session.results[f"h100.predict.eager.{key.split('.')[-1]}"].value
+        print(f"{item.value / eagerly:.1f} times eager's {eagerly:,} img/s: {item.what}")
 
 # %% [markdown]
-# In a large batch, kernels run long enough to hide the launches. Then faster kernels count, such as those of `torch.compile` (last row; torchvision's network), which fuses what follows a convolution, and so does **pinned** memory, from which a GPU copies while Python continues.
+# In a large batch, kernels run long enough to hide the launches. Then faster kernels count, such as those of `torch.compile` (last line; torchvision's network), which fuses what follows a convolution, and so does **pinned** memory, from which a GPU copies while Python continues.
 #
 # ## Faster kernels: other engines, and eight bits
 #
@@ -651,8 +647,6 @@ workshop.figure(fig, alt=f"Images/s by batch size. Largest over smallest batch: 
 # %% [markdown]
 # A batch clearly above the prediction runs faster kernels (last lines above the figure): on a CPU, PyTorch chooses the code of a convolution by the size of its input; on a GPU, one image cannot keep all cores busy. A batch clearly below does not share all these costs.
 #
-# NVIDIA's figures include loading real images ([docs/recipes.md](../docs/recipes.md)); `rn50 benchmark --only-inference` measures yours the same way.
-#
 # ## One request
 #
 # A real request is a JPEG file, which must be decoded, resized and cropped. Time the preparation and the network separately, without a queue. (The version with the lowest median at batch 1 answers.) The **p95** is the time within which 95% of requests are answered; p50 is the median. Services promise a p95 or p99, because neither the mean nor the median shows the slowest requests. **Predict:** what fraction of the time does the preparation take, and what is p95 / p50?
@@ -761,26 +755,13 @@ print(workshop.ratio(most * times[1] / times[most]))
 # ## Where is the time going now?
 
 # %% tags=["results"]
-print(f"One image, eager: {np.median(alone):.2f} ms; starting", end=" ")
-print(f"{operators} operators takes {operators * start:.2f} ms, reading weights {reading:.2f} ms")
-if kernels:  # launches overlap with them
-    print(f"Its {kernels} kernels run for {busy:.2f} ms")
-else:
-    whole = sum(kinds.values())
-    codes = ", ".join(f"{ms / whole:.0%} in {code} code" for code, ms in inside.items())
-    print(f"Convolutions take {kinds['convolution'] / whole:.0%} of its trace: {codes}")
-for n in results:
-    print(f"Batch {n}, {best[n]}: {np.median(results[n][best[n]]) / n:.3f} ms per image")
-print(f"One request, from the JPEG: {p50:.2f} ms (p50), of which the network takes", end=" ")
-print(f"{np.median(latency - decoding):.2f} ms; at 80% load, prepared in advance, p95 is", end=" ")
-print(", ".join(f"{values[1]:.2f} ms {name}" for name, values in p95s.items()))
 ms = results[large]
-gain = float(np.median(ms["eager"] / ms["Predictor"]))
+gain = str(workshop.ratio(ms["eager"] / ms["Predictor"]))
 session.note("score_equal", "yes" if trained == scored else "no", "", "score equals training")
 session.note("folded_apart", folding, "", "largest change of a logit due to folding")
 session.note("operators", operators, "", "operators that one prediction starts")
 session.note("starting", started, "%", "time share of starting operators, batch 1")
-session.note("folded_faster", gain, "times", f"Predictor over eager, batch {large}")
+session.note("folded_faster", gain, "", f"Predictor over eager, batch {large}")
 session.note("decoding", share, "%", "share of a request spent on preparation")
 session.note("p95", float(p95), "ms", f"p95 of {requests} single requests")
 session.note("p95_load", float(p95s["one at a time"][1]), "ms", "p95 at 80% load, one at a time")

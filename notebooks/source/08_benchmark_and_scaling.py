@@ -112,8 +112,6 @@ from workshop.lessons import nb08, nb08_checks
 measure = nb08_checks.check_clock(measure, "clock.py")
 
 # %% [markdown]
-# The notebook and `bench.py`, below, use this clock.
-#
 # ## Seven mistakes
 #
 # Each experiment takes *n* ratios of a wrong to a right result, in turns if possible. The **rule of this course**, `workshop.ratio`: a difference is clear if *n* ≥ 5 and all ratios are on one side of 1. Two equally fast things pass by chance in 1 of 16 comparisons with *n* = 5, so repeat one before you act on it. **Predict** for each mistake: too fast or too slow, and by how much?
@@ -141,7 +139,7 @@ def show(mistake, wrong, right, unit="img/s"):
 
 
 right = big / np.array(measure(step, session.steps, 2, wait))
-show("no warm-up", [4 * big / sum(first)], [np.median(right)])
+show("1. no warm-up", [4 * big / sum(first)], [np.median(right)])
 thread, queued = ThreadPoolExecutor(1), []
 launch, finish = step, wait
 if not gpus:
@@ -150,7 +148,7 @@ for _ in range(session.turns):
     queued += measure(launch, 1, 0, wait=int)  # int() waits for nothing
     finish()
 thread.shutdown()
-show(f"no waiting{', imitated' * (not gpus)}", big / np.array(queued), np.median(right))
+show(f"1. no waiting{', imitated' * (not gpus)}", big / np.array(queued), np.median(right))
 
 # %% [markdown]
 # ### 2. The wrong mean, and the best of n
@@ -172,7 +170,7 @@ def validation_step():
 
 mixed = itertools.cycle([validation_step, step])
 pairs = np.array(measure(lambda: next(mixed)(), 2 * session.steps, 2, wait)).reshape(-1, 2)
-show("mean of rates", np.mean(big / pairs, axis=1), 2 * big / pairs.sum(axis=1))
+show("2. mean of rates", np.mean(big / pairs, axis=1), 2 * big / pairs.sum(axis=1))
 best = np.random.default_rng(0).choice(right, size=(1000, 5)).max(axis=1).mean()
 print(f"your warm steps: the best of 5 is {100 * (best / right.mean() - 1):.1f}% above the mean")
 
@@ -193,7 +191,7 @@ for _ in range(session.turns):
 rate = {variant: np.array(rates) for variant, rates in rate.items()}
 equal = rate[half, batch] / rate[torch.float32, batch]
 print(f"{str(half)[6:]} over float32 (TF32 on GPUs), batches {batch} and {fewer}:")
-show("unequal batches", rate[half, batch] / rate[torch.float32, fewer], equal, "times")
+show("3. unequal batches", rate[half, batch] / rate[torch.float32, fewer], equal, "times")
 
 # %% [markdown]
 # ### 4. A failed run counted as a result
@@ -215,7 +213,7 @@ for _ in range(session.turns):
         rates.append(len(data) / (time.perf_counter() - begin))
 fastest = max(sweep, key=lambda batch: np.median(sweep[batch]))
 print(f"fastest batch: {fastest:,}, on {trained[fastest]} images")
-show("failed run", sweep[fastest], sweep[big])
+show("4. failed run", sweep[fastest], sweep[big])
 torch.cuda.empty_cache()  # the processes below need the memory
 
 # %% [markdown]
@@ -270,7 +268,7 @@ for _ in range(session.batches // 10):
     time.sleep(0.5)  # validation, a checkpoint
     short.append(3 * 8 / sum(measure(take, 3, 0, int)))
     long.append(10 * 8 / sum(measure(take, 10, 4, int)))
-show("short epochs", short, long)
+show("6. short epochs", short, long)
 del batches
 
 
@@ -283,8 +281,8 @@ def loader_rate(files, persistent=False):
 loaders = (files, False), (files, True), (10 * files, False)
 turns = [[loader_rate(*loader) for loader in loaders] for _ in range(session.turns)]
 restarts, persistent, without = np.array(turns).T
-show("restarts", restarts, without)
-show("restarts, persistent workers", persistent, without)
+show("7. restarts", restarts, without)
+show("7. restarts, persistent workers", persistent, without)
 
 # %%
 fig, ax = plt.subplots(figsize=(9, 3.2), layout="constrained")
@@ -306,6 +304,8 @@ said = ", ".join(f"{name} {factor:.3g}" for name, (factor, _) in effects.items()
 workshop.figure(fig, alt=f"Wrong over right result of each mistake: {said}.")
 
 # %% [markdown]
+# Two mistakes have no bar: the best of *n*, printed in section 2, and a stale report (5), off by any factor.
+#
 # ## A benchmark tool
 #
 # `rn50 benchmark` has the flags of NVIDIA's `benchmark.py`: workers (`-n`), batches (`-b`), iterations per epoch (`-i`), epochs (`-e`), and warm-up epochs to discard (`-w`). It reports **Total IPS** on *real* images: the global batch divided by the mean iteration time, input and computation together, without the first iteration of each epoch. The largest batch deliberately exceeds the data set. Then your clock compares JPEGs with **synthetic** images, which cost nothing to load. **Predict:** how much slower are real ones?
@@ -361,11 +361,11 @@ photos = None  # ends the readers
 #
 # ## Before you buy: tune one device
 #
-# Rung 5, `5_tuned`, trains the same network with settings for the device: images in [channels last](../docs/troubleshooting.md#channels_last-has-no-effect-a-layer-loses-it); on a GPU, cuDNN's fastest kernels and 16-bit gradients on the wire (`hvd.Compression.fp16`, or `fp16_compress_hook` in DDP's `register_comm_hook`); on a CPU, `torch.set_num_threads` (cores / `hvd.local_size()`, or / torchrun's variable `LOCAL_WORLD_SIZE`). Leave the weights' layout alone: Horovod refuses weights in channels last. Rung 6 adds `torch.compile` ([slow?](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step)); save the weights of the model that is not compiled.
+# Rung 5, `5_tuned`, trains the same network with settings for the device: images in [channels last](../docs/troubleshooting.md#channels_last-has-no-effect-a-layer-loses-it); on a GPU, cuDNN's fastest kernels and 16-bit gradients on the wire (`hvd.Compression.fp16`, or `fp16_compress_hook` in DDP's `register_comm_hook`); on a CPU, `torch.set_num_threads` (cores / `hvd.local_size()`, or / torchrun's variable `LOCAL_WORLD_SIZE`). Leave the weights' layout alone: Horovod refuses weights in channels last. Rung 6 adds `torch.compile` (notebook 06; [slow?](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step)); save the weights of the model that is not compiled.
 #
-# Change `runs/train.py` before you open the first diff. Which changes can matter on *your* device? Set `guess` below to **your predicted speed-up** over rung 4, then run all rungs in turns, with `nvidia-smi dmon` or `htop` open. `train.py` counts as rung 5 with any of these settings. (With fewer than two GPUs, each rung has one worker, and rung 2 is left out. Rung 6 needs a GPU and `compiled = True`, above.)
+# Change `runs/train.py` before you open the first diff. Which changes can matter on *your* device? **Predict** rung 5's speed-up over rung 4 as `guess`, then run all rungs in turns, with `nvidia-smi dmon` or `htop` open. `train.py` counts as rung 5 with any of these settings. (With fewer than two GPUs, each rung has one worker, and rung 2 is left out. Rung 6 needs a GPU and `compiled = True`, above.)
 #
-# **MFU** (notebook 06) is the network's arithmetic per second (three forward passes per image) divided by what a large matrix product reaches here in the same precision. **Predict** the fastest rung's as `mfu`.
+# **MFU** (notebook 06) is relative to a large matrix product here, in the same precision.
 
 # %%
 from workshop import ladder
@@ -374,7 +374,7 @@ ladder.changes("5_tuned")
 ladder.changes("6_compiled")
 
 # %%
-guess, mfu = None, None  # your numbers
+guess = None  # your number
 if guess:
     ladder.predict("5_tuned", guess)
 ranks = max(1, min(workers, gpus))
@@ -392,14 +392,13 @@ for dtype in (torch.float32, half):
     a = torch.randn(session.side, session.side, device=device, dtype=dtype)
     peaks[dtype] = 2 * session.side**3 / min(measure(lambda a=a: a @ a, 5, 2, wait))
 flops = resnet.resnet(50, 12).train_flops(pixels)
-rows, before, gains, shares = [], None, {}, {}
+rows, before, gains = [], None, {}
 for rung, found in rungs.items():
     rates = np.array(found["turns"])
     dtype = half if rung >= "4" and not emulated else torch.float32  # emulated: float32 inside
     peak = peaks[dtype] * (found["ranks"] if gpus else 1)
     low, middle, high = np.quantile(rates, [0, 0.5, 1])
-    shares[rung] = middle * flops / peak
-    row = [rung, f"{middle:,.1f} ({low:,.1f} to {high:,.1f})", f"{shares[rung]:.1%}"]
+    row = [rung, f"{middle:,.1f} ({low:,.1f} to {high:,.1f})", f"{middle * flops / peak:.1%}"]
     row += [found.get(f"{part}_ms") for part in ("input", "compute", "communication")]
     if before is not None and found["paired"]:
         gains[rung] = workshop.ratio(rates / before)
@@ -409,15 +408,9 @@ for rung, found in rungs.items():
 columns = ["rung", "img/s", "MFU", "input, ms", "compute, ms", "communication, ms", "× row above"]
 title = f"{pixels} px, batch {rung_batch}, median and range, turns: {session.rung_turns}"
 workshop.table(rows, columns, title)
+ladder.figure()
 print(f"5_tuned over 4_amp: you predicted {guess or 'nothing'};", end=" ")
 print(f"measured {gains.get('5_tuned', 'nothing')}.")
-fastest = max(rungs, key=lambda rung: rungs[rung]["images_per_s"])
-said = f"{mfu:.0%}" if mfu else "nothing"
-print(f"MFU of {fastest}: you predicted {said}; measured {shares[fastest]:.1%}.")
-if "6_compiled" not in rungs:
-    print("Rung 6 was not raced or recorded. The nearest records, steps without input:")
-    for item in (session.results["h100.float16.ips"], session.results["h100.compiled.ips"]):
-        print(f"{item.value:,} {item.what}\n  ({item.provenance})")
 
 # %% [markdown]
 # Next, change the largest part of the fastest rung's step; 1 / MFU bounds the gain. (For one worker on a CPU, rung 5 changes little but the layout.)
@@ -545,8 +538,8 @@ print(f"{found['bytes'] / 1e6:.0f} MB (12 classes) take {1000 * exchange:.0f} ms
 fig, axes = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
 colours = {"predicted": "C0", "measured": "C1"}
 key = [plt.Rectangle((0, 0), 1, 1, color=colours[kind], label=kind) for kind in colours]
-speed, said, alone = {}, [], np.array(found["alone"][str(big)][1:])
-all_cores = float(np.median(alone / found["all cores"][str(big)][1:]))
+scaled, missed, said, alone = {}, {}, [], np.array(found["alone"][str(big)][1:])
+usual_way = np.array(found["alone" if gpus else "all cores"][str(big)][1:])  # of one worker
 for ax, (name, count) in zip(axes, (("weak", big), ("strong", big // workers)), strict=True):
     one, together, barrier, measured = (
         np.array(found[way][str(count)][1:]) for way in ("alone", "together", "barrier", "exchange")
@@ -559,14 +552,14 @@ for ax, (name, count) in zip(axes, (("weak", big), ("strong", big // workers)), 
         kind = "measured" if label in ("together", "barrier", "exchange") else "predicted"
         spread = [[middle - low], [high - middle]]
         ax.barh(row, middle, xerr=spread, color=colours[kind], capsize=3)
-        speed[name, label] = float(middle)
         said.append(f"{name}, {label}: {middle:.2f} times ({low:.2f} to {high:.2f})")
     ax.set_yticks(range(len(steps)), list(steps))
-    ax.set(title=f"{name.title()} scaling, {count} images each: {workers} workers over\n"
-           f"one{' on its share' * (not gpus)}: {speed[name, 'exchange']:.2f} times")  # fmt: skip
+    scaled[name] = workshop.ratio(workers * count / big * usual_way / measured)
+    title = f"{name.title()} scaling, {count} images each:\n{workers} workers over one"
+    ax.set_title(f"{title}{' on all cores' * (not gpus)}:\n{scaled[name]}", fontsize="medium")
     if not gpus:
-        line = ax.axvline(all_cores, color="black", ls=":", label="one worker on all cores")
-        key[2:] = [line]
+        middle = np.median(alone / usual_way)
+        key[2:] = [ax.axvline(middle, color="black", ls=":", label="one worker on all cores")]
     ax.set(xlabel=f"speed-up over one worker{' on its share' * (not gpus)}, {len(one)} turns")
     ax.invert_yaxis()
     print(f"{name} scaling: a step of one worker takes {1000 * np.median(one):,.0f} ms")
@@ -575,16 +568,15 @@ for ax, (name, count) in zip(axes, (("weak", big), ("strong", big // workers)), 
     for cause, (longer, before) in added.items():
         print(f"  {cause} adds {1000 * np.median(longer - before):,.0f} ms;", end=" ")
         print(f"with over without it: {workshop.ratio(longer / before)}")
-    print("  measured step over barrier + α-β:", workshop.ratio(measured / (barrier + exchange)))
-usual_way = "alone" if gpus else "all cores"  # of one worker
-scaled = np.divide(found[usual_way][str(big)][1:], found["exchange"][str(big)][1:])
-scaled = workshop.ratio(workers * scaled)
-print(f"Speed of {workers} workers (weak scaling) over one, {usual_way}: {scaled}")
+    missed[name] = {model: workshop.ratio(measured / steps[model])
+                    for model in ("α-β", "barrier + α-β")}  # fmt: skip
+    for model, ratio in missed[name].items():
+        print(f"  measured step over {model}: {ratio}")
 fig.legend(handles=key, loc="outside lower center", ncols=3)
 workshop.figure(fig, alt=f"Speed-up with {workers} workers. {'; '.join(said)}")
 
 # %% [markdown]
-# *α-β* counts only the exchange; *barrier + α-β* adds what the controls lost. If the measured step is clearly shorter, the backward pass hid part of the exchange; if clearly longer, and the line fits, the exchange probably slows computing. On a CPU, also compare with the dotted line: without several workers, you would use all cores. (Strong *perfect* is below *n*: small batches are slow.)
+# The title decides: one worker would use all of a CPU's cores (dotted line). The bars explain it: *α-β* counts only the exchange; *barrier + α-β* adds what the controls lost. If the measured step is clearly shorter, the backward pass hid part of the exchange; if clearly longer, and the line fits, the exchange probably slows computing. (Strong *perfect* is below *n*: small batches are slow.)
 #
 # ## Predict GPUs you do not have
 #
@@ -633,9 +625,6 @@ if not ips:
     source = torch.cuda.get_device_name() if gpus else h100.provenance
 gpu_batch = gpu_batch or big
 print(f"{ips:,.0f} img/s with batch {gpu_batch}: {source}")
-eight = session.results["published.h100.8gpu.ips"]
-print(f"Published: {eight.value:,} img/s on {eight.hardware} ({eight.source}): even with no loss,")
-print(f"each is {eight.value / 8 / h100.value:.2f} times as fast as the recorded one.")
 os.environ |= {"GPU": f"--compute-ips {ips} --batch {gpu_batch}",
                "LINKS": f"--network {network} --price {price}"}  # fmt: skip
 
@@ -643,7 +632,7 @@ os.environ |= {"GPU": f"--compute-ips {ips} --batch {gpu_batch}",
 # rn50 scale --gpus 1,8,16,64,512 --dtype float16 --gradient-bytes 2 $GPU $LINKS
 
 # %% [markdown]
-# Images per second matter only if the network learns. Weak scaling makes the global batch larger: how much accuracy does a batch of 65,536 lose, with a linearly scaled learning rate and five epochs of warm-up? Goyal et al. ran each batch size five times. The costs and the table are for two networks and two causes of lost speed.
+# Images per second matter only if the network learns. Weak scaling makes the global batch larger: how much accuracy does a batch of 65,536 lose, with a linearly scaled learning rate and five epochs of warm-up? Goyal et al. ran each batch size five times. Costs and table are for two networks and two causes of lost speed.
 
 # %%
 goyal = {int(key.split(".")[2]): (100 - item.value, item.spread)
@@ -690,7 +679,7 @@ amp, tuned = (item.value for item in found)
 print(f"Without a new GPU: rung 5 is {tuned / amp:.2f} times as fast as rung 4 (recorded H100).")
 
 # %% [markdown]
-# Up to about 8,192 images, the plain recipe loses almost nothing. Beyond that, use strong scaling or change the recipe, as the FFCV run does even on 8 GPUs.
+# Up to about 8,192 images, the plain recipe loses almost nothing. Beyond that, use strong scaling or change the recipe, as FFCV, a loader with its own recipe, does even on 8 GPUs.
 #
 # Both models are fitted to V100s (one DGX-1); for A100s, *stragglers* was up to 7% too slow. If the causes agree, you can decide. For fast GPUs with one slow adapter per host, they do not. Then measure first: rent two such hosts for an hour, and start `bench.py` on both (`torchrun --nnodes 2 …`).
 #
@@ -701,7 +690,7 @@ print(f"Without a new GPU: rung 5 is {tuned / amp:.2f} times as fast as rung 4 (
 # %% tags=["results"]
 decision = ""  # your sentence
 verdicts = {f"rung {rung[0]}, {ladder.RUNGS[rung]}": gain for rung, gain in gains.items()}
-verdicts[f"{workers} workers, weak scaling"] = scaled
+verdicts[f"{workers} workers, weak scaling"] = scaled["weak"]
 gained = [rung for rung, gain in gains.items() if gain.clear and gain.median > 1]
 best_rung = max(gained, key=lambda rung: gains[rung].median, default="none of the rungs")
 again = "; ".join(name for name, gain in verdicts.items() if not gain.clear) or "nothing"
@@ -711,20 +700,15 @@ for links in networks:
     low, high = np.sort([speed_16 for name, _, speed_16, *_ in options if name == links])
     print(f"{links}: 16 GPUs are {low:.2f} to {high:.2f} times as fast as 8;", end=" ")
     print("buy if you need the time" if high < 1.1 * low else "bench.py on two such hosts decides")
-ladder.figure()
 session.note("clock", float(np.median(right)), "img/s", f"{str(usual)[6:]}, batch {big}, synthetic")
-session.note(
-    "equal_batch", float(np.median(equal)), "times", f"{str(half)[6:]} over float32, equal batch"
-)
+over = f"{str(half)[6:]} over float32, equal batch"
+session.note("equal_batch", str(workshop.ratio(equal)), "", over)
 session.note("real_ips", real, "img/s", f"Total IPS, real images, batch {big}")
-session.note(
-    "weak_scaling", speed["weak", "exchange"], "times",
-    f"{workers} workers over one{' on its share of the cores' * (not gpus)}",
-)  # fmt: skip
-for model in ("α-β", "barrier + α-β"):
-    error = 100 * (speed["weak", model] / speed["weak", "exchange"] - 1)
-    what = f"error of {model}, weak scaling{'' if fits else ': no verdict'}"
-    session.note(f"error_{model}", error, "%", what)
+over = f"{workers} workers over one{' on all cores' * (not gpus)}, weak scaling"
+session.note("weak_scaling", str(scaled["weak"]), "", over)
+for model, ratio in missed["weak"].items():
+    what = f"measured step over {model}, weak scaling{'' if fits else ': no verdict'}"
+    session.note(f"error_{model}", str(ratio), "", what)
 print("Exercises passed so far:")
 workshop.progress()
 

@@ -55,7 +55,7 @@ def clock(
     before: bool = True,
     after: bool = True,
     result: Any = list,
-    now: Any = time.perf_counter,
+    now: Any = lambda: time.perf_counter(),
 ) -> Any:
     """Return a clock that leaves something out."""
 
@@ -105,7 +105,7 @@ WRONG_CLOCKS = {
     "nothing warmed up": clock(warm_up_calls=False),
     "does not wait": clock(after=False),
     "the time to queue the work": waits_before_and_after,
-    "although it waits": clock(now=time.process_time),
+    "although it waits": clock(now=lambda: 0.0),  # as time.process_time
     "the rest of the warm-up": clock(before=False),
     "waits only once": waits_at_the_end,
     "The calls of the warm-up are in the list": counts_the_warm_up,
@@ -126,6 +126,21 @@ WRONG_CLOCKS = {
 }
 
 
+class Simulated(nb08.Device):
+    """A device whose steps take exactly their durations of a simulated time, `now`."""
+
+    now = 0.0
+
+    def step(self) -> None:
+        self.called.append(Simulated.now)
+        duration = self.durations[len(self.ended) % len(self.durations)]
+        self.ended.append(max([Simulated.now, *self.ended[-1:]]) + duration)
+
+    def wait(self) -> None:
+        super().wait()
+        Simulated.now = max([Simulated.now, *self.ended[-1:]])
+
+
 @pytest.mark.parametrize("problem", WRONG_CLOCKS)
 def test_wrong_clocks_are_diagnosed(
     problem: str,
@@ -133,7 +148,8 @@ def test_wrong_clocks_are_diagnosed(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(nb08, "TRIES", 1)
+    monkeypatch.setattr(nb08, "Device", Simulated)
+    monkeypatch.setattr(time, "perf_counter", lambda: Simulated.now)
     file = tmp_path / "clock.py"
     assert nb08.check_clock(WRONG_CLOCKS[problem], str(file)) is nb08.measure
     first = capsys.readouterr().out.splitlines()[0]
