@@ -419,10 +419,11 @@ for name, few in opened.items():
     print(f"{1 - reading / whole:8.1%}{error:>14}")
 one = 1000 / ms["pass through", "read and decode"]  # images/s
 fast = session.results["published.h100.8gpu.ips"].value  # NVIDIA, MLPerf Training v4.0
-h100 = session.results["h100.float16.ips"].value  # recorded
-print(f"\nOne core here reads and decodes {one:,.0f} images/s, without a crop. Such cores", end=" ")
-cores = {"this machine": training, "one H100": h100, "8 V100s": needed, "8 H100s": fast}
-print("for", ", ".join(f"{name}: {np.ceil(rate / one):.0f}" for name, rate in cores.items()))
+h100 = session.results["h100.float16.ips"].value
+speeds = {"this machine": training, "one H100 (recorded)": h100, "8 V100s": needed, "8 H100s": fast}
+print(f"\nOne core here reads and decodes {one:,.0f} images/s, without a crop.", end=" ")
+print("Such cores needed by", end=" ")
+print(*(f"{name}: {np.ceil(speed / one):.0f}" for name, speed in speeds.items()), sep=", ")
 
 # %% [markdown]
 # `share` is decoding's share of the time (warm cache). Near 100%, packing has done its part: the decoder is the next bottleneck (notebooks 04 and 05). Quality 95 hardly changes the mean size, as these files have quality 91 to 95: poorer ones would grow. Resizing removes detail: NVIDIA's ImageNet recipe enlarges crops of as little as 5% of the area to 224 × 224. From a 500 × 375 image, such a crop has about 97 × 97 real pixels, but only 66 × 66 after resizing to 256. The published runs read pass-through records.
