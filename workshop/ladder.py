@@ -16,7 +16,7 @@ import shutil
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rn50 import installed
 from rn50lib import hardware
@@ -24,6 +24,9 @@ from rn50lib.errors import UserError
 from rn50lib.report import write_json
 from workshop import expected, output, paths, programs, session
 from workshop import race as racing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 RUNGS = {
     "1_single": "one device",
@@ -80,6 +83,7 @@ PUBLISHED = {
     "FP16, 4 GPUs": "published.v100.4gpu.fp16.ips",
     "FP16, 8 GPUs": "published.v100.8gpu.fp16.ips",
 }
+RECORDED_COLOUR = "#5b3f8c"  # none of the parts: their shares were not recorded
 RECORDED = ("1_single", "3_dali", "4_amp", "5_tuned")  # on one GPU, where rung 2 changes nothing
 TRACED_STEPS = 4  # of a ladder script with --trace, after its warm-up: they are not timed
 PROCESS_BYTES, GPU_PROCESS_BYTES = 5 * 2**28, 8 * 2**30  # of a rank of a race, on each device
@@ -319,8 +323,8 @@ def shards() -> Path:
 def figure(rung: str = "") -> None:
     """Draw the images/s of every rung so far next to your predictions and those of GPUs.
 
-    With a rung, only those of the recorded GPU up to that rung. Profile ci has separate numbers,
-    which are not drawn.
+    With a rung, only those of the recorded GPU up to that rung, if they are more than one. Profile
+    ci has separate numbers, which are not drawn.
     """
     output.Slot().update(picture(session.need().runs / RECORD, rung))
 
@@ -340,11 +344,11 @@ def picture(file: Path, rung: str = "") -> dict[str, Any]:
     gpu = {f"H100, {RUNGS[r]}": results[f"ladder.h100.{r}.ips"].value for r in recorded}
     if rung:
         values = {}
-    rows = max(len(climbed), len(values) + len(gpu))
+    compared = not climbed or len(values | gpu) > 1  # one bar of another machine says nothing
+    panels = bool(climbed) + compared
+    rows = max(len(climbed), compared * len(values | gpu))
     with plot.style():
-        fig, axes = plt.subplots(
-            1, 1 + bool(climbed), figsize=(10 if climbed else 6, 2 + 0.3 * rows), squeeze=False
-        )
+        fig, axes = plt.subplots(1, panels, figsize=(4 + 3 * panels, 2 + 0.3 * rows), squeeze=False)
     here, there = axes[0, 0], axes[0, -1]
     labels, guesses, turns, named = [], {}, set(), set()
     thick = min(0.6, 0.2 * len(climbed))  # few bars are no thicker than many
@@ -357,8 +361,9 @@ def picture(file: Path, rung: str = "") -> dict[str, Any]:
         for part, ms in parts.items():
             width = rate * ms / sum(parts.values())
             label = part if ms and part not in named else ""
-            here.barh(row, width, thick, left, color=PARTS[part], label=label)
             named |= {label}
+            share = "" if climbed[1:] else f" {ms / sum(parts.values()):.0%}"
+            here.barh(row, width, thick, left, color=PARTS[part], label=label and label + share)
             left += width
         if spread:
             turns.add(len(spread))
@@ -375,29 +380,35 @@ def picture(file: Path, rung: str = "") -> dict[str, Any]:
         most = output.cell_text(max(record["rungs"][name]["images_per_s"] for name in climbed))
         speed = f"medians up to {most} images/s" if climbed[1:] else f"{most} images/s (median)"
         here.set(title=f"This machine: {speed}{_sizes(record)}")
-        here.set(xlabel=f"images/s{lines}\ncolours: share of the step")
+        here.set(xlabel=f"images/s{lines}\ncolours: shares of the step")
         here.set_yticks(range(len(climbed)), labels)
         here.set_ylim(len(climbed) - 0.5, -0.5)
         fig.legend(fontsize="small", ncols=4, loc="outside lower left")
-    for bars, colour in ((values, "#999999"), (gpu, "#555555")):
-        drawn = there.barh(list(bars), list(bars.values()), 0.6, color=colour)
-        there.bar_label(drawn, fmt="{:,.0f}", padding=3)
-    shards = "\n(your DALI rungs read shards)" if climbed else ""
-    there.set(
-        title=f"224 px{'. V100: published, batch 96 or 208' if values else ''}\n"
-        f"H100: recorded, batch 128, from JPEG files{shards}",
-        xlabel="images/s",
-    )
-    there.set_xlim(0, 1.2 * max([*values.values(), *gpu.values()]))
-    there.locator_params(axis="x", nbins=6)
-    there.xaxis.set_major_formatter("{x:,.0f}")
-    there.invert_yaxis()
+    if compared:
+        _draw_gpus(there, values, gpu, shards=any(name > "3" for name in climbed))
     rates = {_label(name): record["rungs"][name]["images_per_s"] for name in climbed}
     steps = [f"{name} {output.cell_text(rate)}" for name, rate in rates.items()]
     others = [f"{name}: {rate:,.0f}" for name, rate in (values | gpu).items()]
     alt = f"{'; '.join(others)} (the H100 read JPEG files)"
     alt = f"This machine: {', '.join(steps)}" if climbed else alt
     return output.figure_bundle(fig, f"The ladder in images/s. {alt}.")
+
+
+def _draw_gpus(axis: Axes, values: dict[str, float], gpu: dict[str, float], shards: bool) -> None:
+    """Draw published speeds and those of the recorded GPU; `shards` is for a remark on yours."""
+    for bars, colour in ((values, "#999999"), (gpu, RECORDED_COLOUR)):
+        drawn = axis.barh(list(bars), list(bars.values()), 0.6, color=colour)
+        axis.bar_label(drawn, fmt="{:,.0f}", padding=3)
+    low, high = min(gpu.values()), max(gpu.values())
+    source = "V100: published, batch 96 or 208\n" if values else ""
+    source += "H100: recorded, batch 128, from JPEG files"
+    source += "\n(your DALI rungs read shards)" if shards else ""
+    speeds = f"{low:,.0f} to {high:,.0f}" if low < high else f"{high:,.0f}"
+    axis.set(title=f"{speeds} images/s on one H100", xlabel=f"images/s at 224 px\n{source}")
+    axis.set_xlim(0, 1.2 * max([*values.values(), high]))
+    axis.locator_params(axis="x", nbins=6)
+    axis.xaxis.set_major_formatter("{x:,.0f}")
+    axis.invert_yaxis()
 
 
 def _split(rung: str) -> tuple[str, str]:

@@ -5,7 +5,7 @@
 #
 # By the end, you will have trained a network and tested it on images, and will know what happens in a training step and why training is so expensive. You should know Python and the basics of deep learning: convolutions, losses and gradient steps. If you have trained networks often, run the first two code cells, and continue with [why training is expensive](#Why-training-is-expensive).
 #
-# **Time:** 10 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about a minute to run, plus a minute if the set-up has not generated the images
+# **Time:** 15 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about a minute to run, plus a minute if the set-up has not generated the images
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -161,8 +161,6 @@ workshop.figure(fig, alt=f"A training step as a diagram: {alt} to forward")
 # ## Why training is expensive
 #
 # How long does one training run on ImageNet take? It has 1,281,167 training images, and the published recipe trains for 90 epochs. On one V100, a data-centre GPU from 2017, [NVIDIA's program](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) trains at 400.2 images per second in 32-bit precision (FP32) and at 1,442.6 in 16-bit (FP16). **Predict:** hours, days or weeks for each? And how many MB/s must storage deliver, at 115 KB per image?
-#
-# The next cell computes both and adds an H100.
 
 # %%
 from rn50lib import resnet
@@ -179,7 +177,7 @@ print(f"arithmetic: {work / 1e9:.1f} billion operations per image,", end=" ")
 print(f"{images * passes * work:.1e} in all")
 
 # %% [markdown]
-# One run takes more than three days in FP32, almost one in FP16, and 6.6 hours on an H100. The cause is the work: 24.5 billion operations per image. FP16 and the larger batch it allows cut 82 hours to 23. Halving the size of each number explains only part of that: the V100 also has Tensor Cores for 16-bit numbers (notebook 06). More GPUs help as long as the input keeps up: at the published 10,263.2 images/s, eight V100s read 1.2 GB/s.
+# One run takes more than three days in FP32, almost one in FP16, and 6.6 hours on an H100. The cause is the work: 24.5 billion operations per image. FP16 and the larger batch it allows cut 82 hours to 23 (published: 2 to 3% above the computed, as a run does more than train). Half the bytes explain only part of that: the V100 also has Tensor Cores for 16-bit numbers (notebook 06). More GPUs help as long as the input keeps up: at the published 10,263.2 images/s, eight V100s read 1.2 GB/s.
 #
 # ## Where the course goes
 #
@@ -192,7 +190,7 @@ whole = ("v100.8gpu.fp16.top1", "v100.8gpu.fp16.hours", "minutes.ffcv.8")
 session.expect(dict.fromkeys(f"published.{key}" for key in whole))
 
 # %% [markdown]
-# The profile decides how much a notebook computes, not what it teaches: `cpu` runs any notebook in under 3 minutes on two otherwise idle cores, `gpu` runs long enough for reliable numbers, and `ci` is for tests, with meaningless numbers. If you lack the hardware for a notebook, you get a smaller variant, a recorded result, or a note.
+# The profile decides how much a notebook computes, not what it teaches: `cpu` runs any notebook in under 3 minutes on two otherwise idle cores, `gpu` runs long enough for reliable numbers, and `ci` is for tests, with meaningless numbers. Without the hardware for a notebook, you get a smaller variant, a recorded result, or a note.
 #
 # ## Your turn
 #

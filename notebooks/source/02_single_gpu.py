@@ -118,7 +118,7 @@ def training_step(model, optimizer, images, labels):
 
 
 # %% [markdown]
-# The next cell compares three of your steps with a reference. Then it briefly trains the 18-layer version.
+# The next cell compares three of your steps with a reference. Then it briefly trains the 18-layer version, which is faster.
 
 # %%
 training_step = nb02_checks.check_step(training_step)
@@ -171,7 +171,7 @@ print(f"without model.eval(), shuffled: {top1(small, shuffle=True):.1f}% correct
 #
 # ## The whole script
 #
-# The next cell shows `runs/train.py`, which is yours from now on. If there is none, it writes one with four gaps. (If yours is finished, keep it and read on, or move it away and run the cell again.)
+# The next cell shows `runs/train.py`, which is yours from now on. If there is none, it writes one with four gaps. (If yours is finished, keep it and read on, or move it away and rerun.)
 
 # %%
 script = workshop.ladder.start_script()
@@ -206,7 +206,7 @@ input_ms, compute_ms = rung["input_ms"], rung["compute_ms"]
 waiting = 100 * input_ms / (input_ms + compute_ms)
 print(f"a step: {input_ms:.1f} ms of input and {compute_ms:.1f} ms of computation;", end=" ")
 print(f"{waiting:.0f}% is waiting for input, and you expected {guess}%")
-workshop.ladder.figure()
+workshop.ladder.figure("1_single")
 
 # %% [markdown]
 # This figure, the **ladder**, reappears whenever the script changes. Each version is a **rung**; yours is the first. Colours show where the time goes.
@@ -222,7 +222,7 @@ workshop.ladder.figure()
 # **Predict:** what share of a step is convolution, and which kind is second?
 
 # %%
-parts = workshop.trace("trace.json.gz")
+_ = workshop.trace("trace.json.gz")
 
 # %% [markdown]
 # Faster arithmetic helps convolutions (notebook 06); normalisation, pointwise, copy and optimizer mostly move data. `waiting` is loading a batch on a CPU, and any time without a kernel or copy on a GPU.
@@ -251,16 +251,16 @@ def input_rate(workers):
 v100 = session.results["published.v100.1gpu.fp32.ips"].value
 counts = [count for count in (0, 1, 2, 4, 8) if count <= session.machine.cores]
 for workers in counts:
-    print(f"workers: {workers}, {(loaded := input_rate(workers)):6.0f} images/s")
+    print(f"workers: {workers}, {(loaded := input_rate(workers)):6.0f} images/s at 224 px")
 own = 1000 * session.rung_batch / compute_ms
-here = f"your script ({session.image_size} px) computes"
-for what, wanted in {here: own, "a V100 in FP32 (224 px) trains": v100}.items():
+here = f"At {session.image_size} px, your script computes"
+for what, wanted in {here: own, "at 224 px, a V100 in FP32 trains": v100}.items():
     print(
         f"{what} {wanted:.0f} images/s: work for {wanted * workers / loaded:.1f} of these workers"
     )
 
 # %% [markdown]
-# With 0 workers, the loop decodes the images itself. The next cell trains with 0, 2 and more workers, and times each step and its wait for a batch. **Predict:** from 0 to 2 workers, does the step shorten by as much as the wait?
+# With 0 workers, the loop itself decodes. The next cell trains with 0, 2 and more workers, and times each step and its wait for a batch. **Predict:** from 0 to 2 workers, do both shrink equally?
 #
 # On a GPU, each further row adds a change. **Predict** which one helps most, then add rows to `tries`:
 #
@@ -279,45 +279,51 @@ full = Photos(session.data_root / "train", session.image_size)
 
 
 def feed(workers, pin=False, wait=True, layout=torch.contiguous_format):
-    """Return the ms of a training step, and those of its wait for a batch.
+    """For each turn, yield the ms of a training step, and those of its wait for a batch.
 
-    With `wait`, the loop synchronises with a GPU after every step.
+    The workers stay alive. With `wait`, the loop synchronises with a GPU after every step.
     """
     network = ResNet(resnet.resnet(50, num_classes=12)).to(device, memory_format=layout)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.001)
-    warm_up, steps = 2 * workers + 1, 8  # steps: a multiple of the workers, which deliver in turn
-    order = torch.utils.data.RandomSampler(full, True, session.rung_batch * (warm_up + steps))
+    lead, steps = 2 * workers + 1, max(4, workers)  # lead: uses up the batches that are ready
+    order = torch.utils.data.RandomSampler(full, True, 10**6)
     batches = iter(
         DataLoader(full, session.rung_batch, sampler=order, num_workers=workers, pin_memory=pin)
     )
-    for step in range(-warm_up, steps):
-        if step == 0:
-            begin, waited = time.perf_counter(), 0.0
-        asked = time.perf_counter()
-        images, labels = next(batches)
-        if step >= 0:
-            waited += time.perf_counter() - asked
-        images = images.to(device, memory_format=layout, non_blocking=pin)
-        training_step(network, optimizer, images, labels.to(device, non_blocking=pin))
-        if device.type == "cuda" and (wait or step in (-1, steps - 1)):
-            torch.cuda.synchronize()
-    return 1000 * (time.perf_counter() - begin) / steps, 1000 * waited / steps
+    while True:
+        times = []
+        for step in range(-lead, steps):
+            begin = time.perf_counter()
+            images, labels = next(batches)
+            ready = time.perf_counter()
+            images = images.to(device, memory_format=layout, non_blocking=pin)
+            training_step(network, optimizer, images, labels.to(device, non_blocking=pin))
+            if device.type == "cuda" and (wait or step in (-1, steps - 1)):
+                torch.cuda.synchronize()
+            if step >= 0:
+                times.append((time.perf_counter() - begin, ready - begin))
+        # a disturbed step changes no median; on a GPU, batches come in bursts and steps overlap
+        typical = np.mean if device.type == "cuda" else np.median
+        yield 1000 * typical(times, axis=0)
 
 
-ms = np.array([[feed(**row) for row in tries.values()] for _ in range(session.turns)])  # in turns
+feeds = [feed(**row) for row in tries.values()]
+ms = np.array([[next(each) for each in feeds] for _ in range(session.feed_turns)])
+del feeds  # ends the workers
 for i, (name, (whole, waited)) in enumerate(zip(tries, np.median(ms, 0), strict=True)):
     print(f"{name:15} {1000 * session.rung_batch / whole:7.1f} images/s,", end=" ")
     print(f"{waited:6.1f} of {whole:6.1f} ms waiting for a batch", end="")
     above = workshop.ratio(ms[:, i - 1, 0] / ms[:, i, 0]) if i else ""
     print("; speed over the row above:" if i else "", above)
 steps, waits = (ms[:, 0] - ms[:, 1]).T  # of each turn
+low, high = np.percentile(steps, [25, 75])
 print(f"From 0 to 2 workers, the wait shrinks by {np.median(waits):.1f} ms,", end=" ")
-print(f"and the step by {np.median(steps):.1f} (median; {min(steps):.1f} to {max(steps):.1f}).")
+print(f"and the step by {np.median(steps):.1f} (half of the turns: {low:.1f} to {high:.1f}).")
 
 # %% [markdown]
-# If the step's whole range is below the wait's median, decoding takes cores from the computation. If the range spans it, you can't tell.
+# If the step's range is below the wait's median, decoding takes cores from the computation. If it spans it, you can't tell.
 #
-# Ratios are per turn; a difference is clear if all five are on one side of 1. On a GPU, if pinning helps, add it to `runs/train.py`; rerun its check, then the `race` cell with the best number of workers. Keep `now()`; leave out `channels_last`, which the ladder refuses until notebook 08.
+# Ratios are per turn; a difference is clear if all are on one side of 1. On a GPU, if pinning helps, add it to `runs/train.py`; rerun its check, then the `race` cell with the best number of workers. Keep `now()`; leave out `channels_last`, which the ladder refuses until notebook 08.
 #
 # ## Does a larger batch help?
 #
@@ -451,7 +457,7 @@ for what, state in {"weights": saved[:1], "weights and momentum": saved}.items()
 #
 # ## How long would a whole run take?
 #
-# The recipe for the road signs trains for 9 epochs. **Predict** the minutes from your script's images/s. The table has a recorded run of the library on two cores (64 pixels, batch 32), and NVIDIA's on ImageNet:
+# The recipe for the road signs trains for 9 epochs. **Predict** the minutes from your script's images/s. The table has a recorded run of the library on two other cores (64 pixels; its batch of 32 pays the fixed cost half as often), and NVIDIA's on ImageNet:
 
 # %% tags=["results"]
 minutes = 9 * len(photos) / rung["images_per_s"] / 60

@@ -257,6 +257,13 @@ def test_figure_has_both_libraries_and_no_numbers_of_profile_ci(
     (tmp_path / "none.json").write_text("{}")
     (alone,) = ladder.picture(tmp_path / "none.json", "3_dali")
     assert [bar.get_width() for bar in alone.patches] == [1080, 1735]
+    assert alone.get_title() == "1,080 to 1,735 images/s on one H100"
+    assert {bar.get_facecolor() for bar in alone.patches}.isdisjoint(colours.values())
+    one = {"rungs": {"1_single": {"images_per_s": 4.0, "input_ms": 1.0, "compute_ms": 99.0}}}
+    (tmp_path / "one.json").write_text(json.dumps(one))
+    (own,) = ladder.picture(tmp_path / "one.json", "1_single")
+    assert [bar.get_width() for bar in own.patches] == pytest.approx([3.96, 0, 0.04])
+    assert own.get_legend_handles_labels()[1] == ["compute 99%", "input 1%"]
 
 
 def test_a_colour_of_the_ladder_means_the_same_in_a_trace() -> None:
