@@ -257,7 +257,7 @@ def test_figure_has_both_libraries_and_no_numbers_of_profile_ci(
     (tmp_path / "none.json").write_text("{}")
     (alone,) = ladder.picture(tmp_path / "none.json", "3_dali")
     assert [bar.get_width() for bar in alone.patches] == [1080, 1735]
-    assert alone.get_title() == "1,080 to 1,735 images/s on one H100"
+    assert {"1,080", "1,735"} <= set(alone.get_title().split())
     assert {bar.get_facecolor() for bar in alone.patches}.isdisjoint(colours.values())
     one = {"rungs": {"1_single": {"images_per_s": 4.0, "input_ms": 1.0, "compute_ms": 99.0}}}
     (tmp_path / "one.json").write_text(json.dumps(one))
