@@ -474,8 +474,10 @@ def test_no_worker_outlives_the_run(number: int, launcher: str, start: Callable[
         for word in ("Traceback", "leaked", "error: "):  # multiprocessing's semaphores, for one
             assert word not in run.text()
     if number == signal.SIGINT:
-        *_, said, resume = run.text().splitlines()
-        assert said == "interrupted" and resume.startswith("continue with: rn50 run ")
+        lines = run.text().splitlines()
+        if lines[-1].startswith("continue with: rn50 run "):  # there is a checkpoint
+            lines.pop()
+        assert lines[-1] == "interrupted"
 
 
 @pytest.mark.parametrize("gone", ["process", "folder"])
