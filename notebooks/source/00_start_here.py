@@ -190,7 +190,7 @@ whole = ("v100.8gpu.fp16.top1", "v100.8gpu.fp16.hours", "minutes.ffcv.8")
 session.expect(dict.fromkeys(f"published.{key}" for key in whole))
 
 # %% [markdown]
-# The profile decides how much a notebook computes, not what it teaches: `cpu` runs any notebook in under 3 minutes on two otherwise idle cores, `gpu` runs long enough for reliable numbers, and `ci` is for tests, with meaningless numbers. Without the hardware for a notebook, you get a smaller variant, a recorded result, or a note.
+# The profile decides how much a notebook computes, not what it teaches: `cpu` runs any notebook in under 4 minutes on two otherwise idle cores, `gpu` runs long enough for reliable numbers, and `ci` is for tests, with meaningless numbers. Without the hardware for a notebook, you get a smaller variant, a recorded result, or a note.
 #
 # ## Your turn
 #
