@@ -65,6 +65,7 @@ def _mirrored_and_cropped(pixels: np.ndarray) -> None:
     widths, heights = ex05_graph.crops(pixels)
     share, width, height = (widths < 0).mean(), np.abs(widths), np.abs(heights)
     area, aspect = width * height / (ex05_graph.WIDTH * ex05_graph.HEIGHT), width / height
+    area = np.minimum(area, 1)  # they are estimates
     smallest, largest = area.min(), area.max()
     refuse(
         (abs(share - 0.5) > 0.1, f"{100 * share:.0f}% of the images are mirrored.",
