@@ -3,7 +3,7 @@
 #
 # After this notebook, you have a training script for ResNet-50 v1.5 that you understand line by line, and you know where its time goes.
 #
-# **Time:** 60 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 2 minutes to run
+# **Time:** 60 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 3 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
