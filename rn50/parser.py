@@ -44,6 +44,8 @@ Train; anything you omit is chosen for this machine.
 class Parser(errors.Parser):
     """The parser of a verb that takes the flags of a run; knows those of other programs."""
 
+    run_flags: list[argparse.Action]
+
     def suggest(self, unknown: str) -> str:
         """Return what to pass instead of an unknown flag."""
         if answer := answer_to(unknown.replace("_", "-")):
@@ -78,9 +80,14 @@ def first_page() -> str:
 
 
 class Help(argparse.Action):
-    """`rn50 run --help` shows the first page, `--help all` every flag."""
+    """`--help` shows a verb's own flags and the common ones of a run, `--help all` every flag."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
+        if values is None:
+            for flag in parser.run_flags:
+                common = flag.dest in scoped("first") and FLAGS[flag.dest].group == "axes"
+                flag.help = flag.help if common else argparse.SUPPRESS
+            parser.epilog = f"{parser.help_command} explains every flag."
         first = parser.prog == "rn50 run" and values is None
         print(first_page() if first else parser.format_help(), end="")
         parser.exit()
@@ -100,10 +107,11 @@ def config_parser(verb: str) -> Parser:
     titles = dict.fromkeys(flag.group for flag in FLAGS.values())
     groups = {title: parser.add_argument_group(title) for title in titles}
     either = groups["axes"].add_mutually_exclusive_group()
+    parser.run_flags = []
     for flag in FLAGS.values():
         if not flag.rare:
             group = either if flag.name == "loader" else groups[flag.group]
-            group.add_argument(*flag.names.split(), **options_of(flag))
+            parser.run_flags.append(group.add_argument(*flag.names.split(), **options_of(flag)))
     either.add_argument("--no-dali", dest="loader", action="store_const", const="native",
                         default=argparse.SUPPRESS, help="the same as --loader native")  # fmt: skip
     add = groups["axes"].add_argument

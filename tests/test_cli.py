@@ -65,6 +65,14 @@ def test_the_first_page_of_the_help_is_short_and_its_flags_exist(rn50: Run) -> N
     assert "--help: invalid choice: 'most'" in rn50("run", "--help", "most").error
 
 
+@pytest.mark.parametrize("verb", ["score", "diagnose", "benchmark"])
+def test_the_help_of_a_verb_has_its_own_flags_first(rn50: Run, verb: str) -> None:
+    page, whole = rn50(verb, "--help").out, rn50(verb, "--help", "all").out
+    assert page.count("\n") < 60 and "--dtype" in page and "--label-smoothing" not in page
+    assert f"`rn50 {verb} --help all`" in page
+    assert "--label-smoothing" in whole and "zero_gamma" in whole
+
+
 def test_all_listed_verbs_exist(rn50: Run) -> None:
     shown = rn50("--help")
     assert shown.status == 0
