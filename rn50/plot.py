@@ -19,12 +19,27 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 MARK = "rn50 figure"  # in each figure, under the format's name for the program that made it
 FORMATS = {".png": "Software", ".svg": "Creator", ".pdf": "Creator"}
+# One colour, one meaning: these are used for nothing else. A measured value is filled and black, a
+# predicted one hollow or a dashed line; FINDING is for the one series that a title is about.
+MEANING = {
+    "input": "#E69F00",
+    "compute": "#0072B2",
+    "communication": "#D55E00",
+    "recorded": "#5B3F8C",
+    "published": "#8C8C8C",
+}
+FINDING = "#009E73"
+SERIES = ("#222222", FINDING, "#CC79A7", "#56B4E9", "#555555")
 STYLE: dict[str, Any] = {
     "axes.grid": True,
+    "axes.axisbelow": True,
     "grid.alpha": 0.3,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "figure.dpi": 110,
+    "figure.figsize": (9.0, 3.2),
+    "figure.titlesize": 12,
+    "figure.titleweight": "bold",
     "figure.constrained_layout.use": True,
     "font.size": 10.5,
     "axes.titlesize": 12,
@@ -45,6 +60,14 @@ def style() -> Iterator[None]:
     cycle = cycler(color=COLOURS) + cycler(marker=MARKERS)
     with matplotlib.rc_context(STYLE | {"axes.prop_cycle": cycle}):
         yield
+
+
+def use() -> None:
+    """Apply the project's settings to all figures of this process."""
+    import matplotlib
+    from cycler import cycler
+
+    matplotlib.rcParams.update(STYLE | {"axes.prop_cycle": cycler(color=SERIES)})
 
 
 def curves(reports: dict[str, dict[str, Any]]) -> Figure:

@@ -3,6 +3,7 @@
 Plotting and widgets are imported when they are first used.
 """
 
+from rn50.plot import FINDING, MEANING
 from workshop import ladder
 from workshop.checks.ask import check, hint, solution
 from workshop.checks.status import progress
@@ -10,7 +11,7 @@ from workshop.checks.use import use
 from workshop.load_order import load_triton_first
 from workshop.observe import try_script
 from workshop.opening import course_map, start
-from workshop.output import explore, figure, quiet_stderr, table
+from workshop.output import explore, figure, quiet_stderr, ranges, table
 from workshop.ratio import ratio
 from workshop.session import has
 from workshop.trace import trace
@@ -18,6 +19,8 @@ from workshop.trace import trace
 load_triton_first()
 
 __all__ = [
+    "FINDING",
+    "MEANING",
     "check",
     "course_map",
     "explore",
@@ -27,6 +30,7 @@ __all__ = [
     "ladder",
     "progress",
     "quiet_stderr",
+    "ranges",
     "ratio",
     "solution",
     "start",

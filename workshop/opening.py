@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from rn50 import plot
 from rn50lib import hardware
 from rn50lib.config import FLAGS
 from rn50lib.errors import UserError
@@ -40,6 +41,7 @@ def start(number: str, profile: str = "auto") -> Session:
     programs, path = str(Path(sys.executable).parent), os.environ.get("PATH", "")
     if path.split(os.pathsep)[0] != programs:  # for `rn50` in a %%bash cell
         os.environ["PATH"] = f"{programs}{os.pathsep}{path}"
+    plot.use()
     data, runs = paths.set_environment()
     root = data / ("roadsigns-ci" if chosen == "ci" else "roadsigns")
     if number.startswith("ex"):

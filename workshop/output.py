@@ -10,12 +10,16 @@ import base64
 import contextlib
 import io
 import os
+import statistics
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from rn50 import plot
+
+DPI = 110  # a figure of 9 inches is as wide as a page's column
 RESULT_MIME = "application/vnd.rn50.result+json"
 
 STYLE = (Path(__file__).parent / "templates" / "cell.css").read_text(encoding="utf-8")
@@ -90,16 +94,41 @@ def figure_bundle(fig: Any, alt: str) -> dict[str, Any]:
     import matplotlib.pyplot as plt
 
     buffer = io.BytesIO()
-    fig.savefig(buffer, format="png", dpi=110, bbox_inches="tight", facecolor="white")
+    photos = any(image.get_array().ndim == 3 for axes in fig.axes for image in axes.images)
+    scale = 1 if photos else 2  # photos would make the notebook large, and gain nothing
+    fig.savefig(buffer, format="png", dpi=DPI * scale, bbox_inches="tight", facecolor="white")
     plt.close(fig)
+    width = int.from_bytes(buffer.getvalue()[16:20], "big") // scale  # from the PNG's header
     source = f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
-    html = f'<img src="{source}" alt="{escape(alt)}" style="max-width:100%;height:auto">'
+    look = f'width="{width}" style="max-width:100%;height:auto"'
+    html = f'<img src="{source}" alt="{escape(alt)}" {look}>'
     return {"text/html": html, "text/plain": alt}
 
 
 def figure(fig: Any, alt: str) -> None:
     """Show a matplotlib figure with alt text, and close it."""
     Slot().figure(fig, alt)
+
+
+def ranges(
+    axes: Any, rows: Mapping[str, Sequence[float]], part: str, form: str = "{:,.0f}"
+) -> None:
+    """Draw a bar per name up to the median of its turns, a dot per turn, the median as a number.
+
+    `part` is a key of `rn50.plot.MEANING`. The first name is on top; the axis of names ends above
+    it, so that a line across can have its label there.
+    """
+    for row, values in enumerate(rows.values()):
+        middle = statistics.median(values)
+        axes.barh(row, middle, 0.6, color=plot.MEANING[part])
+        axes.plot(values, [row] * len(values), "o", color="white", mec="black", ms=4.5)
+        axes.annotate(form.format(middle), (max(values), row), (7, 0), va="center",
+                      textcoords="offset points", weight="bold")  # fmt: skip
+    axes.set_yticks(range(len(rows)), list(rows))
+    axes.set_ylim(len(rows) - 0.4, -0.9)
+    axes.margins(x=0.12)
+    axes.grid(visible=False, axis="y")
+    axes.xaxis.set_major_formatter("{x:,g}")
 
 
 def cell_text(value: Any) -> str:

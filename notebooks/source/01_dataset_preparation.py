@@ -71,7 +71,6 @@ session.note("mean_kb", float(kilobytes.mean()), "KB", "mean size of a training 
 # %%
 import matplotlib.pyplot as plt
 
-plt.style.use("tableau-colorblind10")
 firsts = [next(file for file in train if file.parent.name == name) for name in sorted(per_class)]
 fig, axes = plt.subplots(2, 6, figsize=(10, 3.8), layout="constrained")
 for ax, file in zip(axes.flat, firsts, strict=True):

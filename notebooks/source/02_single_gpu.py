@@ -47,7 +47,6 @@ from torch.utils.data import DataLoader, Dataset
 
 # Forked workers know this notebook's classes; fork is not the default on macOS and Python 3.14
 torch.multiprocessing.set_start_method("fork", force=True)
-plt.style.use("tableau-colorblind10")
 random.seed(seed)
 torch.manual_seed(seed)  # of the weights, the order of the images, and the workers' crops
 

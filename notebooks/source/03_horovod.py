@@ -365,7 +365,6 @@ dist.destroy_process_group()
 # %%
 import matplotlib.pyplot as plt
 
-plt.style.use("tableau-colorblind10")
 measured = json.loads(Path("overlap.json").read_text())
 swept = {way: np.array(rows).T for way, rows in measured["sweep"].items()}
 size, seconds = swept["Gloo"]

@@ -41,7 +41,6 @@ if TF:
     with workshop.quiet_stderr():  # TensorFlow logs notes while it is imported
         import tensorflow as tf
     tf.config.set_visible_devices([], "GPU")  # the input pipeline runs on the CPU
-plt.style.use("tableau-colorblind10")
 random.seed(seed)
 
 # %% [markdown]

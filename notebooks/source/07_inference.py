@@ -61,7 +61,6 @@ from torch import nn, profiler
 from rn50lib import checkpoint
 from rn50lib.torch.model import ResNet, load_arrays
 
-plt.style.use("tableau-colorblind10")
 trained, scored = (
     json.loads(Path(file).read_text())["metrics"]["val.top1"][-1]
     for file in ("train.json", "score.json")

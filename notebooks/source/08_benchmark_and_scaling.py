@@ -38,7 +38,6 @@ usual = torch.float32 if emulated else half  # precision of everything else
 workers = workers or (min(8, gpus) if gpus > 1 else 2)
 big = session.batch
 wait = torch.cuda.synchronize if gpus else (lambda: None)  # a CPU has nothing to wait for
-plt.style.use("tableau-colorblind10")
 os.chdir(session.folder)  # everything below is written here
 os.environ |= {
     "DATA": str(session.data_root), "SIZE": str(session.size), "DTYPE": str(usual)[6:],
