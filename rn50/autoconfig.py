@@ -274,8 +274,8 @@ def choices(
         yield "data_format", form, "TensorFlow reads files, else TFRecord shards"
     yield "data_format", "auto", "records where there are some, else files"
     yield "loader", *best_loader(values, machine)
-    yield "dtype", *best_dtype(machine, name)
-    if values["dtype"] == "float16":
+    yield "dtype", *best_dtype(machine, name, values["backend"])
+    if values["dtype"] == "float16" and values["backend"] == "torch":
         yield "loss_scale", "dynamic", "float16 loses small gradients without it"
     if group is not None:
         yield "n", group.size, f"as many as {group.launcher} has started"
@@ -384,13 +384,14 @@ def best_compile(config: TrainConfig, machine: Machine) -> tuple[bool, str]:
     return True, "so long a run makes up for the minute that compiling takes"
 
 
-def best_dtype(machine: Machine, recipe: str) -> tuple[str, str]:
+def best_dtype(machine: Machine, recipe: str, backend: str) -> tuple[str, str]:
     """Return the default precision on a machine, and why."""
     if machine.gpus:
-        for dtype in ("float16",) if recipe == "reference" else ("bfloat16", "float16"):
+        half = ("float16",) if recipe == "reference" else ("bfloat16", "float16")
+        for dtype in half if backend == "torch" else ("bfloat16",):
             if not unsupported_reason(dtype, machine):
                 return dtype, f"the GPU's Tensor Cores compute in {dtype}"
-        return "float32", "the GPU has no Tensor Cores for fewer bits"
+        return "float32", f"with {backend}, this GPU has no Tensor Cores for fewer bits"
     if machine.bfloat16:
         return "bfloat16", f"the processor computes in bfloat16 ({machine.bfloat16})"
     return "float32", "the processor has neither avx512_bf16 nor amx: bfloat16 would be slower"

@@ -77,6 +77,9 @@ def rules(c: TrainConfig) -> Iterator[tuple[str, str]]:
                " pass --lr-schedule step")  # fmt: skip
     if c.backend == "tensorflow" and c.loader == "dali":
         yield "backend loader", "DALI feeds PyTorch: use --loader native, or use --backend torch"
+    if c.backend == "tensorflow" and c.dtype == "float16":
+        yield ("backend dtype", "the loss scaler that float16 needs is for PyTorch: use --dtype"
+               " bfloat16 or float32, or use --backend torch")  # fmt: skip
     if c.backend == "tensorflow" and c.data_format == "recordio":
         yield ("backend data_format", "TensorFlow reads class folders and TFRecord shards: leave"
                f" --data-format out, make shards by `python -m data_prep.tfrecord {c.data_root}`,"

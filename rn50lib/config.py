@@ -178,7 +178,7 @@ class TrainConfig:
         " --use-amp")]
     loss_scale: Annotated[str | None, Flag(
         "axes", "factor on the loss that keeps small gradients from vanishing: dynamic,"
-        " dynamic:START:STEPS (doubles after STEPS good steps) or a number", "shown step",
+        " dynamic:START:STEPS (doubles after STEPS good steps) or a number", "shown step torch",
         chosen="dynamic for float16, none otherwise", check=parse_loss_scale, rare=True,
         also="--static-loss-scale --dynamic-loss-scale")] = None
     n: Annotated[int, Flag(

@@ -52,7 +52,8 @@ def items() -> dict[str, tuple[str, ...]]:
             found[f"{name} {loader} {form}"] = (*needs, f"{RESNET} {use} {data}")
         use += " --data-root data"
         found[f"{name} synthetic"] = (backend, f"{RESNET} {use} --loader synthetic")
-        found[f"{name} float16"] = (backend, f"{HALF} {use}")
+        if backend == "torch":
+            found[f"{name} float16"] = (backend, f"{HALF} {use}")
         for launcher, comm in LAUNCHERS.items():
             flags = f"{RESNET} {use} -n 2 --comm {comm} --launcher {launcher}"
             if comm == "horovod":

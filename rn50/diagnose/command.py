@@ -56,7 +56,7 @@ def candidates(part: str, config: TrainConfig, machine: Machine) -> list[str]:
         COMPUTE: {
             f"--threads {cores}": config.threads < cores and not gpu,
             "--dtype bfloat16": reduced,
-            "--dtype float16": reduced and gpu,
+            "--dtype float16": reduced and gpu and config.backend == "torch",
             "--compile": gpu and not config.compile and config.backend == "torch",
         },
         COMMUNICATION: {

@@ -15,7 +15,6 @@ POLICIES = {
     "float32": "float32",
     "tf32": "float32",  # the tensors are float32: only the multipliers round
     "bfloat16": "mixed_bfloat16",
-    "float16": "mixed_float16",
 }
 NHWC = "channels_last"  # passed to every layer: a user's keras.json may set another default
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 import functools
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from rn50lib import optim
 from rn50lib.config import TrainConfig
 from rn50lib.data import Batch
 from rn50lib.distributed import Comm
@@ -28,47 +27,6 @@ from rn50lib.resnet import Network
 from rn50lib.tensorflow.model import build_model, load_arrays, tensors, to_canonical
 
 MESSAGES = 4  # groups of gradients that are sent one after the other
-
-
-class LossScaler:
-    """The loss scale and its rule, in the step's graph."""
-
-    def __init__(self, text: str) -> None:
-        start, self.growth_steps = optim.parse_loss_scale(text)
-        self.scale = tf.Variable(start, trainable=False)
-        self.good_steps = tf.Variable(0, trainable=False)
-        self.skipped = tf.Variable(0, trainable=False)
-
-    def unscale(self, gradients: Sequence[Any]) -> tuple[list[Any], Any]:
-        """Return the gradients without the scale, or zeros, and whether all are finite."""
-        norms = tf.stack([tf.nn.l2_loss(gradient) for gradient in gradients])
-        finite = tf.reduce_all(tf.math.is_finite(norms))
-        factor = 1 / self.scale
-        kept = [tf.where(finite, g * factor, tf.zeros_like(g)) for g in gradients]
-        return kept, finite
-
-    def advance(self, finite: Any) -> None:
-        """Set the scale of the next step by the rule of a dynamic scale (see `optim`)."""
-        self.skipped.assign_add(tf.cast(~finite, tf.int32))
-        if self.growth_steps is None:
-            return
-        good_steps = tf.where(finite, self.good_steps + 1, 0)
-        grown = good_steps >= self.growth_steps
-        factor = tf.where(finite, tf.where(grown, optim.GROWTH, 1.0), optim.BACKOFF)
-        scale = self.scale * factor
-        self.scale.assign(tf.clip_by_value(scale, optim.SMALLEST_SCALE, optim.LARGEST_SCALE))
-        self.good_steps.assign(tf.where(grown, 0, good_steps))
-
-    def state(self) -> dict[str, float]:
-        names = ("scale", "good_steps", "skipped")
-        return {name: getattr(self, name).numpy().item() for name in names}
-
-    def load(self, state: dict[str, float]) -> None:
-        """Continue from `state()`; a static scale stays the configured one."""
-        self.skipped.assign(int(state["skipped"]))
-        if self.growth_steps is not None:
-            self.scale.assign(state["scale"])
-            self.good_steps.assign(int(state["good_steps"]))
 
 
 class Optimizer:
@@ -83,25 +41,18 @@ class Optimizer:
         self.decay = weight_decays(names, config.wd, config.bn_decay)
         self.momentum = config.mom
 
-    def __call__(self, gradients: list[Any], lr: Any, finite: Any = None) -> None:
-        """Update the weights by gradients in the order of `names`, unless they are not `finite`."""
-
-        def unless_skipped(value: Any, skipped: float) -> Any:
-            # not a branch, which would wait for the device
-            return value if finite is None else tf.where(finite, value, skipped)
-
-        momentum = unless_skipped(self.momentum, 1.0)
-        lr = unless_skipped(lr, 0.0)
+    def __call__(self, gradients: list[Any], lr: Any) -> None:
+        """Update the weights by gradients in the order of `names`."""
         for (name, weight), gradient in zip(self.weights.items(), gradients, strict=True):
             if self.decay[name]:
-                gradient += unless_skipped(self.decay[name], 0.0) * weight
+                gradient += self.decay[name] * weight
             # velocity = momentum * velocity + gradient; weight -= lr * velocity, in one kernel
             tf.raw_ops.ResourceApplyMomentum(
                 var=weight.handle,
                 accum=self.velocity[name].handle,
                 lr=lr,
                 grad=gradient,
-                momentum=momentum,
+                momentum=self.momentum,
             )
 
 
@@ -126,7 +77,6 @@ class TensorflowStep:
         self.lr = tf.Variable(0.0, trainable=False)
         self.sums = tf.Variable(tf.zeros(len(SUMS), tf.float64), trainable=False)
         self.measure = not config.no_metrics
-        self.scaler = LossScaler(config.loss_scale) if config.loss_scale else None
         self.train_graph = tf.function(self.compute)
         self.eval_graph = tf.function(self.evaluate)
         self.predict_graph = tf.function(self.probabilities)
@@ -148,26 +98,19 @@ class TensorflowStep:
         return losses
 
     def backward(self, images_NHWC: Any, labels: Any) -> tuple[list[Any], Any, Any]:
-        """Return scaled gradients of the loss, logits, and losses."""
+        """Return gradients of the loss, logits, and losses."""
         weights = [self.named[name] for name in self.trained]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(weights)
             logits = self.forward(images_NHWC, training=True)
             losses = self.losses(logits, labels)
             loss = tf.reduce_mean(losses)
-            if self.scaler is not None:
-                loss *= self.scaler.scale
         return tape.gradient(loss, weights), logits, losses
 
     def compute(self, images_NHWC: Any, labels: Any) -> None:
         gradients, logits, losses = self.backward(images_NHWC, labels)
         gradients = self.sync(gradients)  # now the average of all workers' gradients
-        if self.scaler is None:
-            self.update(gradients, self.lr)
-        else:
-            gradients, finite = self.scaler.unscale(gradients)
-            self.update(gradients, self.lr, finite)
-            self.scaler.advance(finite)
+        self.update(gradients, self.lr)
         self.update_metrics(logits, labels, losses)
 
     def evaluate(self, images_NHWC: Any, labels: Any, valid: Any) -> None:
@@ -227,7 +170,7 @@ class TensorflowStep:
         return arrays
 
     def loss_scale_state(self) -> dict[str, float]:
-        return self.scaler.state() if self.scaler else {}
+        return {}
 
     def load(
         self, arrays: dict[str, np.ndarray], loss_scale: dict[str, float] | None = None
@@ -235,8 +178,6 @@ class TensorflowStep:
         load_arrays(self.named, arrays)
         velocities = {f"velocity/{name}": velocity for name, velocity in self.velocity.items()}
         load_arrays({name: v for name, v in velocities.items() if name in arrays}, arrays)
-        if self.scaler and loss_scale:
-            self.scaler.load(loss_scale)
 
     def predict(self, images: np.ndarray) -> np.ndarray:
         return self.predict_graph(as_tensor(images)).numpy()

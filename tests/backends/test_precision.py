@@ -1,4 +1,4 @@
-"""Loss scaling and accumulation, in both backends: the rule, skipped updates, recovery, resume."""
+"""Loss scaling and accumulation: the rule, skipped updates, recovery, resume."""
 
 from __future__ import annotations
 
@@ -19,22 +19,13 @@ from tests.backends.test_torch import batch, busy_arrays
 from tests.support import TINY, Ended, Photos, full, strict_json, timeless
 
 Run = Callable[..., Ended]
-NEEDS_TF = pytest.mark.needs("tensorflow")
-BACKENDS = [
-    pytest.param("torch", marks=pytest.mark.needs("torch")),
-    pytest.param("tensorflow", marks=[pytest.mark.slow, NEEDS_TF]),
-]
-LARGE = [  # TensorFlow's half in `make acceptance`: tracing its graphs is what takes the time
-    pytest.param("torch", marks=pytest.mark.needs("torch")),
-    pytest.param("tensorflow", marks=[pytest.mark.acceptance, NEEDS_TF]),
-]
+pytestmark = pytest.mark.needs("torch")
 
 
-def build(backend: str, **fields: Any) -> Any:
+def build(**fields: Any) -> Any:
     from rn50lib.run_setup import build_step
 
-    fields = {"backend": backend, "wd": 0.0} | fields
-    step = build_step(full(6, **fields), tiny(6), Comm())
+    step = build_step(full(6, **{"wd": 0.0} | fields), tiny(6), Comm())
     step.load(busy_arrays(tiny(6)))
     return step
 
@@ -58,37 +49,19 @@ def after_a_step(scale: float, good_steps: int, finite: bool) -> tuple[float, in
     return (min(2 * scale, 2.0**24), 0) if good_steps == 2 else (scale, good_steps + 1)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_loss_scale_rule_on_the_device(backend: str) -> None:
+def test_loss_scale_rule_on_the_device() -> None:
     """Run 300 steps, one in five of them bad, up to both ends of the range."""
-    if backend == "torch":
-        import torch
+    import torch
 
-        from rn50lib.torch.optimizer import LossScaler
+    from rn50lib.torch.optimizer import LossScaler
 
-        scaler = LossScaler("dynamic:4:3", "cpu")
-
-        def advance(finite: bool) -> None:
-            scaler.check([torch.ones(3), torch.tensor([1.0, 0.0 if finite else np.nan])])
-            scaler.advance()
-    else:
-        import tensorflow as tf
-
-        from rn50lib.tensorflow.train_step import LossScaler as TfLossScaler
-        from rn50lib.tensorflow.train_step import configure
-
-        configure(threads=1, local_rank=0)  # before its first operation, as the other tests want it
-        scaler = TfLossScaler("dynamic:4:3")  # type: ignore[assignment]
-
-        def advance(finite: bool) -> None:
-            gradients = [tf.ones(3), tf.constant([1.0, 0.0 if finite else np.nan])]
-            scaler.advance(scaler.unscale(gradients)[1])  # type: ignore[attr-defined, call-arg]
-
+    scaler = LossScaler("dynamic:4:3", "cpu")
     dice = np.random.default_rng(0)
     script = [*[False] * 4, *(dice.random(196) > 0.2), *[True] * 100]
     state, seen = (4.0, 0), set()
     for finite in script:
-        advance(bool(finite))
+        scaler.check([torch.ones(3), torch.tensor([1.0, 0.0 if finite else np.nan])])
+        scaler.advance()
         state = after_a_step(*state, bool(finite))
         held = scaler.state()
         assert (held["scale"], held["good_steps"]) == state
@@ -101,11 +74,10 @@ def test_loss_scale_rule_on_the_device(backend: str) -> None:
         assert scaler.state() == held
 
 
-@pytest.mark.parametrize("backend", LARGE)
 @pytest.mark.parametrize("bad", [np.inf, np.nan])
-def test_one_bad_gradient_skips_the_update(backend: str, bad: float) -> None:
-    step = build(backend, loss_scale="dynamic:1024:2", wd=0.01)
-    spoil_at(step, backend, {0, 3}, bad)
+def test_one_bad_gradient_skips_the_update(bad: float) -> None:
+    step = build(loss_scale="dynamic:1024:2", wd=0.01)
+    spoil_at(step, {0, 3}, bad)
     for i, (scale, skipped) in enumerate([(512, 1), (512, 1), (1024, 1), (512, 2), (512, 2)]):
         before = trained(step)
         step.train_step(batch(8, seed=i), 0.1)
@@ -117,7 +89,7 @@ def test_one_bad_gradient_skips_the_update(backend: str, bad: float) -> None:
     assert all(np.isfinite(array).all() for array in step.state().values())
 
 
-def spoil_at(step: Any, backend: str, at: set[int], bad: float) -> None:
+def spoil_at(step: Any, at: set[int], bad: float) -> None:
     """Put `bad` into one number of the exchanged gradients at some of the steps."""
     count = [0]
 
@@ -125,27 +97,14 @@ def spoil_at(step: Any, backend: str, at: set[int], bad: float) -> None:
         count[0] += 1
         return count[0] - 1 in at
 
-    if backend == "torch":
-        from rn50lib.torch.gradient_sync import GradientSync
+    from rn50lib.torch.gradient_sync import GradientSync
 
-        class Spoiled(GradientSync):
-            def __call__(self) -> None:
-                if spoils():
-                    list(step.model.parameters())[5].grad.view(-1)[0] = bad
+    class Spoiled(GradientSync):
+        def __call__(self) -> None:
+            if spoils():
+                list(step.model.parameters())[5].grad.view(-1)[0] = bad
 
-        step.sync = Spoiled(step.model)
-        return
-    import tensorflow as tf
-
-    def corrupted(gradient: np.ndarray) -> np.ndarray:
-        return np.full_like(gradient, bad) if spoils() else gradient
-
-    def spoiled(gradients: list[Any]) -> list[Any]:
-        changed = tf.numpy_function(corrupted, [gradients[5]], gradients[5].dtype)
-        changed.set_shape(gradients[5].shape)
-        return [*gradients[:5], changed, *gradients[6:]]
-
-    step.sync = spoiled
+    step.sync = Spoiled(step.model)
 
 
 # --- accumulation ---------------------------------------------------------------------------------
@@ -158,12 +117,11 @@ def pieces(whole: Batch, size: int) -> list[Batch]:
     ]
 
 
-@pytest.mark.needs("torch")
 @pytest.mark.parametrize("scale", [None, "256"])
 def test_accumulated_batches_equal_one_large_batch(scale: str | None) -> None:
     """Batch norm's statistics are frozen, because each batch has its own; three updates."""
-    large = build("torch", batch_size=12, loss_scale=scale, wd=0.01)
-    small = build("torch", batch_size=4, macrobatch_size=12, loss_scale=scale, wd=0.01)
+    large = build(batch_size=12, loss_scale=scale, wd=0.01)
+    small = build(batch_size=4, macrobatch_size=12, loss_scale=scale, wd=0.01)
     for step in (large, small):
         step.model.eval()
         step.model.train = lambda mode=True, model=step.model: model
@@ -221,13 +179,11 @@ def run(rn50: Run, photos: Photos, tmp_path: Path) -> Callable[..., dict[str, An
     return go
 
 
-@pytest.mark.parametrize("backend", LARGE)
 def test_overflow_is_counted_reported_and_recovered_from(
-    run: Callable[..., dict[str, Any]], tmp_path: Path, backend: str
+    run: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
     """The first scale of a float16 run is too large: it is halved until gradients are finite."""
-    report = run("--backend", backend, "--dtype", "float16", "--set", "loss_scale=dynamic",
-                 "--disp-batches", "1")  # fmt: skip
+    report = run("--dtype", "float16", "--set", "loss_scale=dynamic", "--disp-batches", "1")
     state = report["env"]["loss_scale"]
     skipped, scale = state["skipped_updates"], state["scale"]
     assert 0 < skipped < 6 and scale == 2.0 ** (16 - skipped)
@@ -244,15 +200,11 @@ def test_overflow_is_counted_reported_and_recovered_from(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "backend", ["torch", pytest.param("tensorflow", marks=pytest.mark.acceptance)]
-)
-@pytest.mark.needs("torch", "tensorflow")
 def test_resumed_run_keeps_its_loss_scale(
-    run: Callable[..., dict[str, Any]], tmp_path: Path, backend: str
+    run: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
     """A float16 run whose first scale overflows is bit-exact, with metrics and skipped steps."""
-    flags = ("--backend", backend, "--dtype", "float16", "--set", "loss_scale=dynamic:16777216:3")
+    flags = ("--dtype", "float16", "--set", "loss_scale=dynamic:16777216:3")
     whole = run(*flags, "-e", "2", name="whole")
     run(*flags, "-e", "1", name="parts")
     parts = run(*flags, "-e", "2", "--resume", name="parts")

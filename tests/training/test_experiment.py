@@ -273,6 +273,8 @@ def test_defaults_on_a_laptop_and_with_imagenet(tmp_path: Path) -> None:
         (gpus((7, 0)), "", "float16"),
         (gpus((8, 0)), "", "bfloat16"),
         (gpus((9, 0), (7, 5)), "", "float16"),
+        (gpus((9, 0)), "--backend tensorflow --recipe reference", "bfloat16"),
+        (gpus((7, 0)), "--backend tensorflow", "float32"),
         (gpus((6, 1)), "--recipe reference", "float32"),
         (gpus((9, 0)), "--recipe reference", "float16"),  # as published
         (LAPTOP, "--dtype float16 --network tiny", "float16"),
@@ -357,6 +359,7 @@ def test_profile_ci_caps_the_values_and_lists_each() -> None:
     [
         ("--dtype float16", "--dtype float16", "--dtype bfloat16"),
         ("--dtype tf32", "--dtype tf32", "--dtype float32"),
+        ("--dtype float16 --network tiny --backend tensorflow", "--dtype float16", "or float32"),
         ("-b 16 --macrobatch-size 40", "--macrobatch-size 40", "use a multiple"),
         ("-b 16 --macrobatch-size 8", "--macrobatch-size 8", "use a multiple"),
         ("--profile gpu", "--profile gpu", "--profile cpu"),
