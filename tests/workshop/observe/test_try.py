@@ -92,7 +92,8 @@ KNOWN = [
     ("ddp", [DDP_NOISY], "share", "seen"),
     ("ddp", [DDP_NOISY, DDP_ALONE], "share", "missing"),
     ("ddp", [DDP_NOISY, DDP_ONE_ORDER, DDP_BATCH], "share", "not seen"),
-    ("ddp", [(" * size", "")], "rate", "missing"),
+    ("ddp", [("lr=0.001 * size", "lr=0.001")], "rate", "not seen"),  # no linear rule for AdamW
+    ("ddp", [("AdamW", "SGD"), ("lr=0.001 * size", "lr=0.001")], "rate", "missing"),
     ("horovod_pytorch", [HVD_SEED], "alike", "seen"),
     ("horovod_pytorch", [HVD_SEED, HVD_BROADCAST], "alike", "missing"),
     ("horovod_pytorch", [HVD_BROADCAST, HVD_FILE], "alike", "seen"),
