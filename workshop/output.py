@@ -89,10 +89,20 @@ class Slot:
 def figure_bundle(fig: Any, alt: str) -> dict[str, Any]:
     """Return a matplotlib figure as a display bundle with its alt text, and close it.
 
+    The alt text begins with the figure's titles, and the label of a logarithmic axis says so.
     It is HTML because JupyterLab shows an `image/png` without the alt text of its metadata.
     """
     import matplotlib.pyplot as plt
 
+    titles = [fig.get_suptitle()]
+    for axes in fig.axes:
+        titles += [axes.get_title(loc="left"), axes.get_title()]
+        for axis in (axes.xaxis, axes.yaxis):
+            label = axis.get_label_text()
+            if label and "log" not in label and axis.get_scale() == "log":
+                axis.set_label_text(f"{label} (log scale)")
+    titles = [" ".join(title.split()) for title in titles]
+    alt = " ".join([*(f"{title}." for title in titles if title and title not in alt), alt])
     buffer = io.BytesIO()
     photos = any(image.get_array().ndim == 3 for axes in fig.axes for image in axes.images)
     scale = 1 if photos else 2  # photos would make the notebook large, and gain nothing

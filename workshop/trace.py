@@ -17,6 +17,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rn50 import plot
 from rn50lib.errors import UserError
 from workshop import output
 
@@ -25,13 +26,13 @@ Span = tuple[float, float, str]  # begin and end in ms, and the kind
 # The kinds and their colours: those of the ladder mean the same here. If several kinds run at a
 # time, the instant counts for the first of them.
 KINDS = {
-    "convolution": "#0072b2",
+    "convolution": plot.MEANING["compute"],
     "normalisation": "#cc79a7",
     "pointwise": "#56b4e9",
     "optimizer": "#009e73",
     "copy": "#f0e442",
     "other": "#999999",
-    "exchange": "#d55e00",
+    "exchange": plot.MEANING["communication"],
     "waiting": "#dddddd",
 }
 RULES = (  # the first that matches the name of a kernel, an operator or a range gives its kind
@@ -247,8 +248,6 @@ def total(spans: Iterable[Span], kind: str = "") -> float:
 def draw(found: Steps, of: str = "step") -> dict[str, Any]:
     """Return the timeline of the step with the median duration as a display bundle."""
     import matplotlib.pyplot as plt
-
-    from rn50 import plot
 
     begin, end = sorted(found.steps, key=lambda step: step[1] - step[0])[len(found.steps) // 2]
     rows = [(lane, clipped(lane.spans, begin, end)) for lane in [*found.host, *found.gpu]]
