@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import html
+import itertools
 import json
 import re
 import shutil
@@ -346,9 +347,7 @@ def picture(file: Path, rung: str = "") -> dict[str, Any]:
     import matplotlib.pyplot as plt
 
     record = _load(file)
-    names = ["1_single", *(f"{name}_{library}" for name in RUNGS for library in LIBRARIES)]
-    names = [name for name in names if not rung or name[0] <= rung[0]]
-    rungs = {name: record["rungs"][name] for name in names if name in record["rungs"]}
+    rungs = {n: record["rungs"][n] for n in sorted(record["rungs"]) if not rung or n[0] <= rung[0]}
     results = expected.load(paths.need_checkout() / "notebooks" / "expected")
     gpus = {name: results[key].value for name, key in GPUS.items()}
     with plot.style():
@@ -359,18 +358,18 @@ def picture(file: Path, rung: str = "") -> dict[str, Any]:
             1, 2, figsize=(9, 1.8 + 0.5 * len(rungs)), sharey=True, width_ratios=[3, 2]
         )
         alt = _draw_speeds(speeds, rungs)
-        paired = [name for name in rungs if "gains" in rungs[name]]  # none in earlier versions
-        last = [*rungs, *paired][-1]
-        title = f"Rung {last[0]}, {_label(last)}"
-        if paired:
-            h100 = {GPUS[name].split(".")[2]: rate for name, rate in gpus.items() if "H" in name}
-            alt += _draw_gains(gains, rungs, record["predictions"], h100)
-            title += f", over rung {rungs[last]['over'][0]}: × {ratio(rungs[last]['gains'])}"
-        else:
-            title += f": {output.cell_text(rungs[last]['images_per_s'])} images/s"
+        if paired := [name for name in rungs if "gains" in rungs[name]]:
+            last = rungs[paired[-1]]
+            title = f", over rung {last['over'][0]}: × {ratio(last['gains'])}"
+            alt += _draw_gains(gains, rungs, record["predictions"], gpus)
+        else:  # one rung, or an earlier version ran them
+            paired = [*rungs]
+            title = f": {output.cell_text(rungs[paired[-1]]['images_per_s'])} images/s"
             gains.remove()
-        fig.suptitle(title, x=0.01, ha="left")
-        fig.legend(ncols=5, loc="outside lower left")
+        fig.suptitle(f"Rung {paired[-1][0]}, {_label(paired[-1])}{title}", x=0.01, ha="left")
+        keys = [key for axes in fig.axes for key in axes.get_legend_handles_labels()[0]]
+        once = {key.get_label(): key for key in keys}
+        fig.legend(handles=[*once.values()], ncols=5, loc="outside lower left")
         return output.figure_bundle(fig, alt)
 
 
@@ -409,32 +408,29 @@ def _draw_speeds(axes: Axes, rungs: Mapping[str, Any]) -> str:
 
 
 def _draw_gains(
-    axes: Axes, rungs: Mapping[str, Any], guesses: Mapping[str, float], h100: Mapping[str, float]
+    axes: Axes, rungs: Mapping[str, Any], guesses: Mapping[str, float], gpus: Mapping[str, float]
 ) -> str:
     """Draw the paired turns of each rung over those of the one before; return the numbers."""
-    said, guessed, recorded = "", {}, {}
+    h100 = {GPUS[name].split(".")[2]: rate for name, rate in gpus.items() if "H" in name}
+    there = {rung: new / old for (_, old), (rung, new) in itertools.pairwise(h100.items())}
+    said, colour = "", plot.MEANING["recorded"]
     axes.axvline(1, color="black", lw=1)
     for row, (name, one) in enumerate(rungs.items()):
         if "gains" not in one:
             continue
-        found, (rung, _), (before, _) = ratio(one["gains"]), _split(name), _split(one["over"])
+        found, (rung, _) = ratio(one["gains"]), _split(name)
         axes.hlines(row, found.low, found.high, color="black", lw=2)
         axes.plot(found.median, row, "ko", mfc="black" if found.clear else "white", ms=8)
         axes.annotate(f"{found.median:.2f}", (found.median, row), (0, 8), ha="center",
                       textcoords="offset points", weight="bold")  # fmt: skip
-        said += f" Rung {rung[0]} over rung {before[0]}: {found}"
+        said += f" Rung {name[0]} over rung {one['over'][0]}: {found}"
         if rung in guesses:
-            guessed[row + 0.25] = guesses[rung]
+            axes.plot(guesses[rung], row + 0.25, "kD", mfc="none", ms=7, label="your prediction")
             said += f"; predicted {guesses[rung]:.2f}"
-        if rung in h100 and (first := h100.get("1_single" if before == "2" else before)):
-            recorded[row + 0.25] = h100[rung] / first
-            said += f"; H100 {h100[rung] / first:.2f}"
+        if rung in there:
+            axes.plot(there[rung], row + 0.25, "s", color=colour, ms=7, label="one H100, recorded")
+            said += f"; H100 {there[rung]:.2f}"
         said += "."
-    if guessed:
-        axes.plot([*guessed.values()], [*guessed], "kD", mfc="none", ms=7, label="your prediction")
-    if recorded:
-        axes.plot([*recorded.values()], [*recorded], "s", color=plot.MEANING["recorded"], ms=7,
-                  label="one H100, recorded")  # fmt: skip
     low, high = axes.get_xlim()
     axes.set_xlim(min(0.5, low), max(2, high))
     axes.set_xlabel("times the rung before: median and range\n(hollow: no clear difference)")
