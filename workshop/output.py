@@ -102,7 +102,9 @@ def figure_bundle(fig: Any, alt: str) -> dict[str, Any]:
             if label and "log" not in label and axis.get_scale() == "log":
                 axis.set_label_text(f"{label} (log scale)")
     titles = [" ".join(title.split()) for title in titles]
-    alt = " ".join([*(f"{title}." for title in titles if title and title not in alt), alt])
+    alt = " ".join(
+        [*(f"{title.rstrip('.')}." for title in titles if title and title not in alt), alt]
+    )
     buffer = io.BytesIO()
     photos = any(image.get_array().ndim == 3 for axes in fig.axes for image in axes.images)
     scale = 1 if photos else 2  # photos would make the notebook large, and gain nothing
@@ -193,7 +195,7 @@ def images(items: Sequence[Any], alt: str, labels: Sequence[str]) -> None:
     import matplotlib.pyplot as plt
 
     rows = -(-len(items) // 6)
-    fig = plt.figure(figsize=(10.5, 1.5 * rows))
+    fig = plt.figure(figsize=(9, 1.5 * rows))
     for place, (item, label) in enumerate(zip(items, labels, strict=True), 1):
         axis = fig.add_subplot(rows, 6, place)
         axis.imshow(item, interpolation="nearest")
