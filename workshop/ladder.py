@@ -79,7 +79,6 @@ MISTAKES = (  # what a script has, what it lacks, and the remedy
        f"The loss scaler needs scaler.{call}, too.") for call in ("scale", "step", "update")),
 )  # fmt: skip
 PARTS = ("compute", "communication", "input")
-SETTINGS = ("ranks", "image_size", "batch_size")
 GPUS = {  # published, and recorded of the finished scripts (one GPU: rung 2 changes nothing)
     "V100, FP32": "published.v100.1gpu.fp32.ips",
     "V100, FP16": "published.v100.1gpu.fp16.ips",
@@ -246,6 +245,7 @@ def race(
     for group in [runners] if together else [[runner] for runner in runners]:
         racing.race(group, flags["warm_up"], window, turns)
     record, found, over = _load(_file()), {}, ""
+    settings = ("ranks", "image_size", "batch_size")
     for rung, (runner, report) in runs.items():
         earlier = record["rungs"].get(runner.name, {})
         one = found[rung] = record["rungs"][runner.name] = _report(runner, report)
@@ -261,7 +261,7 @@ def race(
         if over and one["paired"]:
             pairs = zip(rates, record["rungs"][over]["turns"], strict=True)
             one |= {"over": over, "gains": [new / old for new, old in pairs]}
-        elif not over and all(one[key] == earlier.get(key) for key in SETTINGS):
+        elif not over and all(one[key] == earlier.get(key) for key in settings):
             one |= {key: earlier[key] for key in ("over", "gains") if key in earlier}
         over = runner.name
     write_json(_file(), record)

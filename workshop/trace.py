@@ -253,8 +253,7 @@ def draw(
 ) -> dict[str, Any]:
     """Return the figure of the step with the median duration as a display bundle.
 
-    `timeline` is what counts at each time, `ms` its mean per step by kind, and `exchange` that of
-    all exchange, hidden or not.
+    `timeline` is what counts when, `ms` its mean per step, `exchange` that of all exchange.
     """
     import matplotlib.pyplot as plt
 
@@ -268,7 +267,7 @@ def draw(
         for lane in [*found.host, *found.gpu]
     ]
     lanes = [lane for lane in lanes if total(lane.spans) > 0.001 * (end - begin)]
-    exposed: list[Span] = []
+    exposed: list[Span] = []  # only the exchange runs
     if len(lanes) == 1 and not found.gpu:
         parts = [part for part in lanes[0].ranges if total([part]) > 0.005 * (end - begin)]
         lanes = [stacked(lanes[0], part, order) for part in parts or [(begin, end, of)]]
@@ -287,23 +286,18 @@ def draw(
             for b, e, name in lane.ranges:
                 shade = "#dde6ee" if RANGES.index(name) % 2 else "#eeeeee"
                 axes.broken_barh([(b - begin, e - b)], (row - 0.45, 0.8), facecolor=shade, zorder=0)
+            height = row - 0.32 if lane.ranges else row + 0.05
             for b, e, name in lane.ranges or lane.spans:
-                labels = (f"{name} {short(e - b)}", name)  # the first that fits
-                if label := next(
-                    (x for x in labels if 0.0115 * len(x) < (e - b) / (end - begin)), ""
-                ):
+                label = f"{name} {short(e - b)}"
+                if 0.0115 * len(label) < (e - b) / (end - begin):  # it fits
                     ink = "white" if name in ("convolution", "exchange", "optimizer") else "black"
-                    height = row - 0.32 if lane.ranges else row + 0.05
-                    axes.text(
-                        (b + e) / 2 - begin, height, label, color=ink, ha="center", va="center"
-                    )
+                    middle = (b + e) / 2 - begin
+                    axes.text(middle, height, label, color=ink, ha="center", va="center")
                     named.add(name)
-            top = [
-                f"{kind} {short(spent[kind])}" for kind, _ in spent.most_common(4) if spent[kind]
-            ]
+            top = [f"{kind} {short(time)}" for kind, time in (+spent).most_common(4)]
             texts.append(f"{lane.name}: {', '.join(top)}")
-        for b, e, _ in exposed:
-            axes.axvspan(b - begin, e - begin, fc=KINDS["exchange"], alpha=0.2, zorder=0)
+        band = {"fc": KINDS["exchange"], "alpha": 0.2, "zorder": 0, "label": "exposed"}
+        bands = [axes.axvspan(b - begin, e - begin, **band) for b, e, _ in exposed]
         axes.set_yticks(range(len(lanes)), [lane.name for lane in lanes])
         axes.set(xlim=(0, end - begin), ylim=(len(lanes) - 0.45, -0.55), title=title)
         axes.set_xlabel(f"ms, in the {of} with the median time")
@@ -311,11 +305,7 @@ def draw(
         axes.grid(visible=False, axis="y")
         shown = [kind for kind in KINDS if ms[kind] > 0.005 * whole and kind not in named]
         keys = [plt.Rectangle((0, 0), 1, 1, label=kind, **look(kind)) for kind in shown]
-        if exposed:
-            keys.append(
-                plt.Rectangle((0, 0), 1, 1, label="exposed", fc=KINDS["exchange"], alpha=0.2)
-            )
-        fig.legend(handles=keys, ncols=6, loc="outside lower left")
+        fig.legend(handles=[*keys, *bands[:1]], ncols=6, loc="outside lower left")
     return output.figure_bundle(fig, f"One {of} of {short(length)}. {'; '.join(texts)}.")
 
 
