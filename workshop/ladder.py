@@ -247,7 +247,7 @@ def race(
     record, found, over = _load(_file()), {}, ""
     settings = ("ranks", "image_size", "batch_size")
     for rung, (runner, report) in runs.items():
-        earlier = record["rungs"].get(runner.name, {})
+        earlier = record["rungs"].pop(runner.name, {})  # the latest race comes last
         one = found[rung] = record["rungs"][runner.name] = _report(runner, report)
         images = flags["batch_size"] * runner.ranks * window
         rates = [images / sum(turn) for turn in runner.turns] or [one["images_per_s"]]
@@ -358,7 +358,7 @@ def picture(file: Path, rung: str = "") -> dict[str, Any]:
             1, 2, figsize=(9, 1.8 + 0.5 * len(rungs)), sharey=True, width_ratios=[3, 2]
         )
         alt = _draw_speeds(speeds, rungs)
-        if paired := [name for name in rungs if "gains" in rungs[name]]:
+        if paired := [name for name in record["rungs"] if "gains" in rungs.get(name, {})]:
             last = rungs[paired[-1]]
             title = f", over rung {last['over'][0]}: × {ratio(last['gains'])}"
             alt += _draw_gains(gains, rungs, record["predictions"], gpus)

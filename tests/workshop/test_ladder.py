@@ -236,7 +236,7 @@ def test_figure_has_both_libraries_and_no_numbers_of_profile_ci(
     assert {path.name for path in tmp_path.iterdir()} == {"ladder.json", "ladder-ci.json"}
     record = json.loads((tmp_path / "ladder.json").read_text())
     assert record["predictions"] == {"2": 2.0, "3_dali": 3.0}
-    for name, rate in {"3_dali_ddp": 7.0, "2_ddp": 5.0, "2_horovod": 6.0, "1_single": 4.0}.items():
+    for name, rate in {"2_ddp": 5.0, "2_horovod": 6.0, "1_single": 4.0, "3_dali_ddp": 7.0}.items():
         record["rungs"][name] = {"images_per_s": rate, "input_ms": 1.0, "compute_ms": 9.0}
     for name, rung in record["rungs"].items():
         assert ladder._sizes(record["rungs"]) == ""  # of an earlier version, or one of its rungs is
@@ -262,10 +262,12 @@ def test_figure_has_both_libraries_and_no_numbers_of_profile_ci(
         "none": {(2.0, 2.25), (3.0, 3.25)},  # predictions
         plot.MEANING["recorded"]: {(round(1735 / 1080, 6), 3.25)},
     }  # fmt: skip
-    title = "Rung 3, DALI, over rung 2: × 1.50 (1.40 to 1.70, n = 5)"
-    assert fig.get_suptitle() == title
+    assert fig.get_suptitle() == "Rung 3, DALI, over rung 2: × 1.50 (1.40 to 1.70, n = 5)"
     assert "2: Horovod, 2 workers: 6 images/s (compute 90%, input 10%); 3: DALI" in alt
     assert "Rung 3 over rung 2: 1.50 (1.40 to 1.70, n = 5); predicted 3.00; H100 1.61." in alt
+    record["rungs"]["2_horovod"] = record["rungs"].pop("2_horovod")  # raced later
+    (tmp_path / "ladder.json").write_text(json.dumps(record))
+    assert ladder.picture(tmp_path / "ladder.json")[0].get_suptitle().startswith("Rung 2, Horovod")
     fig, alt = ladder.picture(tmp_path / "ladder.json", "2")
     assert fig.get_suptitle().endswith("× 1.25 (0.90 to 1.60, n = 5): no clear difference")
     assert "DALI" not in alt
@@ -331,7 +333,10 @@ def test_race_pairs_the_turns_of_each_rung_with_the_one_before(
     # a rung that starts a race keeps its pairs if it runs with the same settings
     speeds["6_compiled_ddp"] = [1.0, 1.0]
     ladder.race(["2", "6_compiled"], ranks=2, **flags)
-    assert ladder._load(tmp_path / "ladder.json")["rungs"]["2_ddp"]["gains"] == [0.5, 4.0]
+    rungs = ladder._load(tmp_path / "ladder.json")["rungs"]
+    assert rungs["2_ddp"]["gains"] == [0.5, 4.0] and [*rungs][-1] == "6_compiled_ddp"
+    ladder.race(["1_single", "2"], ranks=2, **flags)
+    assert [*ladder._load(tmp_path / "ladder.json")["rungs"]][-1] == "2_ddp"
     ladder.race(["2", "6_compiled"], ranks=1, **flags)
     assert "gains" not in ladder._load(tmp_path / "ladder.json")["rungs"]["2_ddp"]
 
