@@ -1,9 +1,12 @@
-"""Figures of cells: their alt text and their axes."""
+"""Figures of the notebooks: their alt text, their axes and their colours."""
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from tests.conftest import ROOT
 from workshop import output
 
 
@@ -22,3 +25,14 @@ def test_alt_text_begins_with_the_titles_and_logarithmic_axes_say_so() -> None:
     labels = [axes.get_xlabel() for axes in (left, right)]
     assert labels == ["batch (log scale)", "ms (log scale)"]
     assert (left.get_ylabel(), right.get_ylabel()) == ("images/s", "")
+
+
+def test_colours_have_the_course_s_meanings() -> None:
+    colour = re.compile(r"""#[0-9a-fA-F]{6}|["'](C\d|tab:)|style\.use""")
+    found = [
+        f"{path.name}:{number}: {line.strip()}"
+        for path in sorted(ROOT.glob("*/source/*.py"))
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if colour.search(line)
+    ]
+    assert not found, "use workshop.MEANING, workshop.FINDING, black or a grey such as '0.6'"
