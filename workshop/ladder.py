@@ -481,9 +481,8 @@ def _sizes(rungs: Mapping[str, Any]) -> str:
     """Return a line with the pixels and batches of all rungs; "" if an earlier version ran one."""
     if not all("image_size" in one for one in rungs.values()):
         return ""
-    sizes = sorted({f"{one['image_size']} px, batch {one['batch_size']}" for one in rungs.values()})
-    each = " per worker" if any(one["ranks"] > 1 for one in rungs.values()) else ""
-    return f"\n{' or '.join(sizes)}{each}"
+    sizes = {f"{one['image_size']} px, batch {one['batch_size']}" for one in rungs.values()}
+    return f"\n{' or '.join(sorted(sizes))} per worker"
 
 
 def _own() -> Path:

@@ -195,13 +195,12 @@ def images(items: Sequence[Any], alt: str, labels: Sequence[str]) -> None:
     import matplotlib.pyplot as plt
 
     rows = -(-len(items) // 6)
-    fig = plt.figure(figsize=(9, 1.5 * rows))
+    fig = plt.figure(figsize=(9, 1.5 * rows), layout="constrained")
     for place, (item, label) in enumerate(zip(items, labels, strict=True), 1):
         axis = fig.add_subplot(rows, 6, place)
         axis.imshow(item, interpolation="nearest")
         axis.set_title(label, fontsize=9)
         axis.axis("off")
-    fig.tight_layout()
     figure(fig, alt)
 
 
