@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import html
+import itertools
 import json
 import re
 import shutil
@@ -18,12 +19,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rn50 import installed
+from rn50 import installed, plot
 from rn50lib import hardware
 from rn50lib.errors import UserError
 from rn50lib.report import write_json
 from workshop import expected, output, paths, programs, session
 from workshop import race as racing
+from workshop.ratio import ratio
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -76,15 +78,17 @@ MISTAKES = (  # what a script has, what it lacks, and the remedy
        NEVER,
        f"The loss scaler needs scaler.{call}, too.") for call in ("scale", "step", "update")),
 )  # fmt: skip
-PARTS = {"compute": "#0072b2", "communication": "#d55e00", "input": "#e69f00"}
-PUBLISHED = {
-    "FP32": "published.v100.1gpu.fp32.ips",
-    "FP16": "published.v100.1gpu.fp16.ips",
-    "FP16, 4 GPUs": "published.v100.4gpu.fp16.ips",
-    "FP16, 8 GPUs": "published.v100.8gpu.fp16.ips",
+PARTS = ("compute", "communication", "input")
+GPUS = {  # published, and recorded of the finished scripts (one GPU: rung 2 changes nothing)
+    "V100, FP32": "published.v100.1gpu.fp32.ips",
+    "V100, FP16": "published.v100.1gpu.fp16.ips",
+    "4 V100s, FP16": "published.v100.4gpu.fp16.ips",
+    "8 V100s, FP16": "published.v100.8gpu.fp16.ips",
+    "H100, 02: one device": "ladder.h100.1_single.ips",
+    "H100, 05: DALI": "ladder.h100.3_dali.ips",
+    "H100, 06: mixed precision": "ladder.h100.4_amp.ips",
+    "H100, 08: tuned": "ladder.h100.5_tuned.ips",
 }
-RECORDED_COLOUR = "#5b3f8c"  # none of the parts: their shares were not recorded
-RECORDED = ("1_single", "3_dali", "4_amp", "5_tuned")  # on one GPU, where rung 2 changes nothing
 TRACED_STEPS = 4  # of a ladder script with --trace, after its warm-up: they are not timed
 PROCESS_BYTES, GPU_PROCESS_BYTES = 5 * 2**28, 8 * 2**30  # of a rank of a race, on each device
 RECORD = "ladder.json"  # in the folder of runs; one for each machine
@@ -220,8 +224,9 @@ def race(
     """Run the scripts of several rungs in turns; record and return their reports, by rung.
 
     Each script starts once. Then one at a time trains for `steps` steps while the others wait. A
-    report is that of `climb`, with the images/s of each turn in `turns`. images_per_s is their
-    median, and the parts in milliseconds add up to that turn's mean step: within a turn only the
+    report is that of `climb`, with the images/s of each turn in `turns` and, if a rung was before
+    it, its name in `over` and the ratios turn by turn in `gains`. images_per_s is the median of
+    the turns, and the parts in milliseconds add up to that turn's mean step: within a turn only the
     mean counts, because a loader's processes deliver several batches at once. `warm_up` is at
     least 1. With `trace`, a file, steps of the first turn that do not count are traced. Your
     train.py runs for the rung `own`; rung 1 has one rank.
@@ -239,8 +244,10 @@ def race(
     together = _fit_in_memory(runners)
     for group in [runners] if together else [[runner] for runner in runners]:
         racing.race(group, flags["warm_up"], window, turns)
-    record, found = _load(_file()), {}
+    record, found, over = _load(_file()), {}, ""
+    settings = ("ranks", "image_size", "batch_size")
     for rung, (runner, report) in runs.items():
+        earlier = record["rungs"].pop(runner.name, {})  # the latest race comes last
         one = found[rung] = record["rungs"][runner.name] = _report(runner, report)
         images = flags["batch_size"] * runner.ranks * window
         rates = [images / sum(turn) for turn in runner.turns] or [one["images_per_s"]]
@@ -251,6 +258,12 @@ def race(
             ms = 1000 * images / window / one["images_per_s"]
             parts = {key: one[key] for part in PARTS if one.get(key := f"{part}_ms")}
             one |= {key: ms * part / sum(parts.values()) for key, part in parts.items()}
+        if over and one["paired"]:
+            pairs = zip(rates, record["rungs"][over]["turns"], strict=True)
+            one |= {"over": over, "gains": [new / old for new, old in pairs]}
+        elif not over and all(one[key] == earlier.get(key) for key in settings):
+            one |= {key: earlier[key] for key in ("over", "gains") if key in earlier}
+        over = runner.name
     write_json(_file(), record)
     return found
 
@@ -321,10 +334,10 @@ def shards() -> Path:
 
 
 def figure(rung: str = "") -> None:
-    """Draw the images/s of every rung so far next to your predictions and those of GPUs.
+    """Draw the speed of each rung that has run, and its gain over the one before.
 
-    With a rung, only those of the recorded GPU up to that rung, if they are more than one. Profile
-    ci has separate numbers, which are not drawn.
+    With a rung, only of those up to it. If none has run, published and recorded speeds of GPUs are
+    drawn. Profile ci has separate numbers, which are not drawn.
     """
     output.Slot().update(picture(session.need().runs / RECORD, rung))
 
@@ -333,82 +346,116 @@ def picture(file: Path, rung: str = "") -> dict[str, Any]:
     """Return the figure of a record as a display bundle."""
     import matplotlib.pyplot as plt
 
-    from rn50 import plot
-
     record = _load(file)
-    scripts = [f"{rung}_{library}" for rung in RUNGS for library in LIBRARIES]
-    climbed = [name for name in ("1_single", *scripts) if name in record["rungs"]]
+    rungs = {n: record["rungs"][n] for n in sorted(record["rungs"]) if not rung or n[0] <= rung[0]}
     results = expected.load(paths.need_checkout() / "notebooks" / "expected")
-    values = {f"V100, {name}": results[key].value for name, key in PUBLISHED.items()}
-    recorded = [r for r in RECORDED if not rung or r <= rung]
-    gpu = {f"H100, {RUNGS[r]}": results[f"ladder.h100.{r}.ips"].value for r in recorded}
-    if rung:
-        values = {}
-    compared = not climbed or len(values | gpu) > 1  # one bar of another machine says nothing
-    panels = bool(climbed) + compared
-    rows = max(len(climbed), compared * len(values | gpu))
+    gpus = {name: results[key].value for name, key in GPUS.items()}
     with plot.style():
-        fig, axes = plt.subplots(1, panels, figsize=(4 + 3 * panels, 2 + 0.3 * rows), squeeze=False)
-    here, there = axes[0, 0], axes[0, -1]
-    labels, guesses, turns, named = [], {}, set(), set()
-    thick = min(0.6, 0.2 * len(climbed))  # few bars are no thicker than many
-    for row, name in enumerate(climbed):
-        found = record["rungs"][name]
-        rate, spread, ranks = found["images_per_s"], found.get("turns"), found.get("ranks", 1)
-        labels.append(_label(name) + (f"\n{ranks} workers" if ranks > 1 else ""))
-        parts = {part: found.get(f"{part}_ms", 0.0) for part in PARTS}
-        left = 0.0
-        for part, ms in parts.items():
-            width = rate * ms / sum(parts.values())
-            label = part if ms and part not in named else ""
-            named |= {label}
-            share = "" if climbed[1:] else f" {ms / sum(parts.values()):.0%}"
-            here.barh(row, width, thick, left, color=PARTS[part], label=label and label + share)
-            left += width
-        if spread:
-            turns.add(len(spread))
-            ends = [[rate - min(spread)], [max(spread) - rate]]
-            here.errorbar(rate, row, xerr=ends, fmt="none", ecolor="black", capsize=3)
-        before, guess = _before(name, record["rungs"]), record["predictions"].get(_split(name)[0])
-        if before and guess:
-            guesses[row] = guess * record["rungs"][before]["images_per_s"]
-    if guesses:
-        here.plot([*guesses.values()], [*guesses], "kD", label="your prediction")
-    if climbed:
-        counts = " or ".join(map(str, sorted(turns)))
-        lines = f", median and range of {counts} turns" if turns else ""
-        most = output.cell_text(max(record["rungs"][name]["images_per_s"] for name in climbed))
-        speed = f"medians up to {most} images/s" if climbed[1:] else f"{most} images/s (median)"
-        here.set(title=f"This machine: {speed}{_sizes(record)}")
-        here.set(xlabel=f"images/s{lines}\ncolours: shares of the step")
-        here.set_yticks(range(len(climbed)), labels)
-        here.set_ylim(len(climbed) - 0.5, -0.5)
-        fig.legend(fontsize="small", ncols=4, loc="outside lower left")
-    if compared:
-        _draw_gpus(there, values, gpu, shards=any(name > "3" for name in climbed))
-    rates = {_label(name): record["rungs"][name]["images_per_s"] for name in climbed}
-    steps = [f"{name} {output.cell_text(rate)}" for name, rate in rates.items()]
-    others = [f"{name}: {rate:,.0f}" for name, rate in (values | gpu).items()]
-    alt = f"{'; '.join(others)} (the H100 read JPEG files)"
-    alt = f"This machine: {', '.join(steps)}" if climbed else alt
-    return output.figure_bundle(fig, f"The ladder in images/s. {alt}.")
+        if not rungs:
+            fig, axes = plt.subplots(figsize=(9, 4))
+            return output.figure_bundle(fig, _draw_gpus(axes, gpus))
+        fig, (speeds, gains) = plt.subplots(
+            1, 2, figsize=(9, 1.8 + 0.5 * len(rungs)), sharey=True, width_ratios=[3, 2]
+        )
+        alt = _draw_speeds(speeds, rungs)
+        if paired := [name for name in record["rungs"] if "gains" in rungs.get(name, {})]:
+            last = rungs[paired[-1]]
+            title = f", over rung {last['over'][0]}: × {ratio(last['gains'])}"
+            alt += _draw_gains(gains, rungs, record["predictions"], gpus)
+        else:  # one rung, or an earlier version ran them
+            paired = [*rungs]
+            title = f": {output.cell_text(rungs[paired[-1]]['images_per_s'])} images/s"
+            gains.remove()
+        fig.suptitle(f"Rung {paired[-1][0]}, {_label(paired[-1])}{title}", x=0.01, ha="left")
+        keys = [key for axes in fig.axes for key in axes.get_legend_handles_labels()[0]]
+        once = {key.get_label(): key for key in keys}
+        fig.legend(handles=[*once.values()], ncols=5, loc="outside lower left")
+        return output.figure_bundle(fig, alt)
 
 
-def _draw_gpus(axis: Axes, values: dict[str, float], gpu: dict[str, float], shards: bool) -> None:
-    """Draw published speeds and those of the recorded GPU; `shards` is for a remark on yours."""
-    for bars, colour in ((values, "#999999"), (gpu, RECORDED_COLOUR)):
-        drawn = axis.barh(list(bars), list(bars.values()), 0.6, color=colour)
-        axis.bar_label(drawn, fmt="{:,.0f}", padding=3)
-    low, high = min(gpu.values()), max(gpu.values())
-    source = "V100: published, batch 96 or 208\n" if values else ""
-    source += "H100: recorded, batch 128, from JPEG files"
-    source += "\n(your DALI rungs read shards)" if shards else ""
-    speeds = f"{low:,.0f} to {high:,.0f}" if low < high else f"{high:,.0f}"
-    axis.set(title=f"{speeds} images/s on one H100", xlabel=f"images/s at 224 px\n{source}")
-    axis.set_xlim(0, 1.2 * max([*values.values(), high]))
-    axis.locator_params(axis="x", nbins=6)
-    axis.xaxis.set_major_formatter("{x:,.0f}")
-    axis.invert_yaxis()
+def _draw_speeds(axes: Axes, rungs: Mapping[str, Any]) -> str:
+    """Draw the images/s of each rung, divided like its step; return the numbers."""
+    import numpy as np
+
+    rates = np.array([one["images_per_s"] for one in rungs.values()])
+    shares = np.array([[one.get(f"{part}_ms", 0.0) for part in PARTS] for one in rungs.values()])
+    shares /= shares.sum(axis=1, keepdims=True)
+    widths = rates[:, None] * shares
+    for part, share, width, end in zip(PARTS, shares.T, widths.T, widths.cumsum(1).T, strict=True):
+        bars = axes.barh(range(len(rates)), width, 0.5, end - width, color=plot.MEANING[part])
+        bars.set_label(part if share.max() > 0.005 else "")
+        wide = np.where(width > 0.1 * rates.max(), [f"{x:.0%}" for x in share], "")
+        color = "black" if part == "input" else "white"
+        axes.bar_label(bars, wide, label_type="center", color=color)
+    numbers = [output.cell_text(rate) for rate in rates.tolist()]
+    axes.bar_label(bars, numbers, padding=6, weight="bold")
+    for row, one in enumerate(rungs.values()):
+        turns = one.get("turns", [])
+        axes.plot(turns, [row + 0.36] * len(turns), "o", color="white", mec="black", ms=4.5)
+    labels = [f"{name[0]}: {_label(name, one.get('ranks', 1))}" for name, one in rungs.items()]
+    axes.set_yticks(range(len(rates)), labels)
+    axes.set_ylim(len(rates) - 0.4, -0.5)
+    axes.set_xlim(0, 1.15 * axes.get_xlim()[1])
+    axes.locator_params(axis="x", nbins=6)
+    axes.xaxis.set_major_formatter("{x:,g}")
+    axes.set_xlabel(f"images/s: median, and a dot per turn{_sizes(rungs)}")
+    axes.grid(visible=False, axis="y")
+    said = []
+    for label, number, row in zip(labels, numbers, shares, strict=True):
+        parts = [f"{part} {share:.0%}" for part, share in zip(PARTS, row, strict=True) if share]
+        said.append(f"{label}: {number} images/s ({', '.join(parts)})".replace("\n", ", "))
+    return f"{'; '.join(said)}."
+
+
+def _draw_gains(
+    axes: Axes, rungs: Mapping[str, Any], guesses: Mapping[str, float], gpus: Mapping[str, float]
+) -> str:
+    """Draw the paired turns of each rung over those of the one before; return the numbers."""
+    h100 = {GPUS[name].split(".")[2]: rate for name, rate in gpus.items() if "H" in name}
+    there = {rung: new / old for (_, old), (rung, new) in itertools.pairwise(h100.items())}
+    said, colour = "", plot.MEANING["recorded"]
+    axes.axvline(1, color="black", lw=1)
+    for row, (name, one) in enumerate(rungs.items()):
+        if "gains" not in one:
+            continue
+        found, (rung, _) = ratio(one["gains"]), _split(name)
+        axes.hlines(row, found.low, found.high, color="black", lw=2)
+        axes.plot(found.median, row, "ko", mfc="black" if found.clear else "white", ms=8)
+        axes.annotate(f"{found.median:.2f}", (found.median, row), (0, 8), ha="center",
+                      textcoords="offset points", weight="bold")  # fmt: skip
+        said += f" Rung {name[0]} over rung {one['over'][0]}: {found}"
+        if rung in guesses:
+            axes.plot(guesses[rung], row + 0.25, "kD", mfc="none", ms=7, label="your prediction")
+            said += f"; predicted {guesses[rung]:.2f}"
+        if rung in there:
+            axes.plot(there[rung], row + 0.25, "s", color=colour, ms=7, label="one H100, recorded")
+            said += f"; H100 {there[rung]:.2f}"
+        said += "."
+    low, high = axes.get_xlim()
+    axes.set_xlim(min(0.5, low), max(2, high))
+    axes.set_xlabel("times the rung before: median and range\n(hollow: no clear difference)")
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False, axis="y")
+    return said
+
+
+def _draw_gpus(axes: Axes, gpus: Mapping[str, float]) -> str:
+    """Draw published speeds, and those of the course's scripts on an H100; return the numbers."""
+    kinds = ["recorded" if "H" in name else "published" for name in gpus]
+    rows = [row + 0.5 * (kind == "recorded") for row, kind in enumerate(kinds)]
+    colours = [plot.MEANING[kind] for kind in kinds]
+    bars = axes.barh(rows, [*gpus.values()], 0.7, color=colours)
+    axes.bar_label(bars, fmt="{:,.0f}", padding=4, weight="bold")
+    axes.set_yticks(rows, [*gpus])
+    axes.invert_yaxis()
+    axes.margins(x=0.1)
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.grid(visible=False, axis="y")
+    gain = [*gpus.values()][-1] / gpus["H100, 02: one device"]
+    axes.set_title(f"The course's script on one H100: {gain:.1f} × as fast from notebook 02 to 08")
+    source = "V100: published, batch 96 or 208; H100: recorded, batch 128, from JPEG files"
+    axes.set_xlabel(f"images/s at 224 px\n{source}")
+    return f"{'; '.join(f'{name} {rate:,.0f} images/s' for name, rate in gpus.items())}."
 
 
 def _split(rung: str) -> tuple[str, str]:
@@ -422,32 +469,20 @@ def _split(rung: str) -> tuple[str, str]:
     return found[1], found[2] or ""
 
 
-def _label(script: str) -> str:
-    """Return what the figure calls a script: "DDP" for 2_ddp, "DALI (DDP)" for 3_dali_ddp."""
+def _label(script: str, ranks: int = 1) -> str:
+    """Return what the figure calls a script; for several workers, with them and their library."""
     rung, chosen = _split(script)
-    if rung == "2":
-        return LIBRARIES[chosen]
-    return f"{RUNGS[rung]} ({LIBRARIES[chosen]})" if chosen else RUNGS[rung]
+    name = LIBRARIES[chosen] if rung == "2" else RUNGS[rung]
+    library = f"{LIBRARIES[chosen]}, " if ranks > 1 and rung != "2" else ""
+    return f"{name}\n{library}{ranks} workers" if ranks > 1 else name
 
 
-def _sizes(record: Mapping[str, Any]) -> str:
+def _sizes(rungs: Mapping[str, Any]) -> str:
     """Return a line with the pixels and batches of all rungs; "" if an earlier version ran one."""
-    rungs = record["rungs"].values()
-    if not all("image_size" in rung for rung in rungs):
+    if not all("image_size" in one for one in rungs.values()):
         return ""
-    sizes = sorted({f"{rung['image_size']} px, batch {rung['batch_size']}" for rung in rungs})
-    each = " per worker" if any(rung["ranks"] > 1 for rung in rungs) else ""
-    return f"\n{' or '.join(sizes)}{each}" if sizes else ""
-
-
-def _before(script: str, rungs: dict[str, Any]) -> str:
-    """Return the script that one is compared with, or "": on the last rung below it that has run.
-
-    Of two on one rung it is the one with the same library.
-    """
-    _, chosen = _split(script)
-    below = [name for name in rungs if name[0] < script[0]]
-    return max(below, key=lambda name: (name[0], name.endswith(f"_{chosen}")), default="")
+    sizes = {f"{one['image_size']} px, batch {one['batch_size']}" for one in rungs.values()}
+    return f"\n{' or '.join(sorted(sizes))} per worker"
 
 
 def _own() -> Path:

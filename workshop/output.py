@@ -89,10 +89,22 @@ class Slot:
 def figure_bundle(fig: Any, alt: str) -> dict[str, Any]:
     """Return a matplotlib figure as a display bundle with its alt text, and close it.
 
+    The alt text begins with the figure's titles, and the label of a logarithmic axis says so.
     It is HTML because JupyterLab shows an `image/png` without the alt text of its metadata.
     """
     import matplotlib.pyplot as plt
 
+    titles = [fig.get_suptitle()]
+    for axes in fig.axes:
+        titles += [axes.get_title(loc="left"), axes.get_title()]
+        for axis in (axes.xaxis, axes.yaxis):
+            label = axis.get_label_text()
+            if label and "log" not in label and axis.get_scale() == "log":
+                axis.set_label_text(f"{label} (log scale)")
+    titles = [" ".join(title.split()) for title in titles]
+    alt = " ".join(
+        [*(f"{title.rstrip('.')}." for title in titles if title and title not in alt), alt]
+    )
     buffer = io.BytesIO()
     photos = any(image.get_array().ndim == 3 for axes in fig.axes for image in axes.images)
     scale = 1 if photos else 2  # photos would make the notebook large, and gain nothing
@@ -183,13 +195,12 @@ def images(items: Sequence[Any], alt: str, labels: Sequence[str]) -> None:
     import matplotlib.pyplot as plt
 
     rows = -(-len(items) // 6)
-    fig = plt.figure(figsize=(10.5, 1.5 * rows))
+    fig = plt.figure(figsize=(9, 1.5 * rows), layout="constrained")
     for place, (item, label) in enumerate(zip(items, labels, strict=True), 1):
         axis = fig.add_subplot(rows, 6, place)
         axis.imshow(item, interpolation="nearest")
         axis.set_title(label, fontsize=9)
         axis.axis("off")
-    fig.tight_layout()
     figure(fig, alt)
 
 

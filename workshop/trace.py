@@ -11,12 +11,13 @@ import json
 import re
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rn50 import plot
 from rn50lib.errors import UserError
 from workshop import output
 
@@ -25,13 +26,13 @@ Span = tuple[float, float, str]  # begin and end in ms, and the kind
 # The kinds and their colours: those of the ladder mean the same here. If several kinds run at a
 # time, the instant counts for the first of them.
 KINDS = {
-    "convolution": "#0072b2",
+    "convolution": plot.MEANING["compute"],
     "normalisation": "#cc79a7",
     "pointwise": "#56b4e9",
     "optimizer": "#009e73",
     "copy": "#f0e442",
     "other": "#999999",
-    "exchange": "#d55e00",
+    "exchange": plot.MEANING["communication"],
     "waiting": "#dddddd",
 }
 RULES = (  # the first that matches the name of a kernel, an operator or a range gives its kind
@@ -74,8 +75,9 @@ class Steps:
 
 
 def trace(file: str | PathLike, show: bool = True, of: str = "step") -> dict[str, float]:
-    """Show a timeline of one step and a table of all; return the milliseconds per step by kind.
+    """Show a figure of one step and a table of all; return the milliseconds per step by kind.
 
+    The figure is a timeline or, if one thread did all, the time of each kind in parts of the step.
     Without `show`, only return them. `of` is what the figure and the table call a step.
     They add up to the step. If the trace has GPU kernels, they are times of the GPU: what runs at
     the same time counts once, computation before copies and exchange, and `waiting` is what is
@@ -94,7 +96,8 @@ def trace(file: str | PathLike, show: bool = True, of: str = "step") -> dict[str
     ms = {kind: total(timeline, kind) / count for kind in KINDS}
     if not show:
         return ms
-    output.Slot().update(draw(found, of))
+    exchange = total(painted([span for span in spans if span[2] == "exchange"])) / count
+    output.Slot().update(draw(found, timeline, ms, exchange, of))
     whole = sum(ms.values())
     where = "GPU" if found.gpu else "processor"
     longest = sorted(ms.items(), key=lambda item: -item[1])
@@ -105,7 +108,6 @@ def trace(file: str | PathLike, show: bool = True, of: str = "step") -> dict[str
         f"Time of the {where}, mean of {count} {of}{'s' * (count != 1)}; the profiler adds some",
     )
     lines = []
-    exchange = total(painted([span for span in spans if span[2] == "exchange"])) / count
     if (hidden := exchange - ms["exchange"]) > 0.001 * exchange > 0:
         lines.append(
             f"Exchange takes {short(exchange)} per {of}; {short(hidden)} of it is hidden behind"
@@ -175,7 +177,9 @@ def read(file: Path) -> Steps:
             found, name = gpu, f"GPU {key[0]}, stream {key[1]}"
         else:
             members = [event for event in members if event.cat in ON_HOST]
-            found, name = host, "main thread" if key == main else thread(members)
+            kind = thread(members)
+            same = sum(lane.name.startswith(kind) for lane in host)
+            found, name = host, "main thread" if key == main else f"{kind} {same + 1}"
             spans = host_spans(members)
         if spans := clipped(painted(spans), *window):
             ranges = [(e.begin, e.end, e.name) for e in members if e.name in RANGES]
@@ -244,44 +248,83 @@ def total(spans: Iterable[Span], kind: str = "") -> float:
     return sum(end - begin for begin, end, its in spans if kind in ("", its))
 
 
-def draw(found: Steps, of: str = "step") -> dict[str, Any]:
-    """Return the timeline of the step with the median duration as a display bundle."""
+def draw(
+    found: Steps, timeline: Sequence[Span], ms: Mapping[str, float], exchange: float, of: str
+) -> dict[str, Any]:
+    """Return the figure of the step with the median duration as a display bundle.
+
+    `timeline` is what counts when, `ms` its mean per step, `exchange` that of all exchange.
+    """
     import matplotlib.pyplot as plt
 
-    from rn50 import plot
-
     begin, end = sorted(found.steps, key=lambda step: step[1] - step[0])[len(found.steps) // 2]
-    rows = [(lane, clipped(lane.spans, begin, end)) for lane in [*found.host, *found.gpu]]
-    rows = [(lane, spans) for lane, spans in rows if spans]
-    drawn = {kind for _, spans in rows for _, _, kind in spans}
-    texts = []
+    length, whole = end - begin, sum(ms.values())
+    order = sorted(ms, key=lambda kind: -ms[kind])
+    first, second = (f"{ms[kind] / whole:.0%}" for kind in order[:2])
+    title = f"{order[0].capitalize()} takes {first} of a {of}, {order[1]} {second}"
+    lanes = [
+        Lane(lane.name, clipped(lane.spans, begin, end), clipped(lane.ranges, begin, end))
+        for lane in [*found.host, *found.gpu]
+    ]
+    lanes = [lane for lane in lanes if total(lane.spans) > 0.001 * (end - begin)]
+    exposed: list[Span] = []  # only the exchange runs
+    if len(lanes) == 1 and not found.gpu:
+        parts = [part for part in lanes[0].ranges if total([part]) > 0.005 * (end - begin)]
+        lanes = [stacked(lanes[0], part, order) for part in parts or [(begin, end, of)]]
+        begin, end = 0.0, max(total(lane.spans) for lane in lanes)
+    elif exchange > 0.01 * whole:
+        title = f"On average, {short(ms['exchange'])} of {short(exchange)} of exchange are exposed"
+        exposed = [span for span in clipped(timeline, begin, end) if span[2] == "exchange"]
+    texts, named = [], set()
     with plot.style():
-        fig, axes = plt.subplots(figsize=(10, 1.3 + 0.75 * len(rows)))
-        for row, (lane, spans) in enumerate(rows):
-            spent = Counter({kind: total(spans, kind) for kind in KINDS})
+        fig, axes = plt.subplots(figsize=(9, 1.5 + 0.6 * len(lanes)))
+        for row, lane in enumerate(lanes):
+            spent = Counter({kind: total(lane.spans, kind) for kind in KINDS})
             for kind in +spent:
-                bars = [(b - begin, e - b) for b, e, k in spans if k == kind]
-                hatch = {"hatch": "///", "edgecolor": "#777777"} if kind == "waiting" else {}
-                axes.broken_barh(bars, (row - 0.2, 0.5), facecolor=KINDS[kind], lw=0, **hatch)
-            for i, (b, e, name) in enumerate(clipped(lane.ranges, begin, end)):
-                shade = "#eeeeee" if i % 2 else "#dde6ee"
+                bars = [(b - begin, e - b) for b, e, k in lane.spans if k == kind]
+                axes.broken_barh(bars, (row - 0.2, 0.5), **look(kind))
+            for b, e, name in lane.ranges:
+                shade = "#dde6ee" if RANGES.index(name) % 2 else "#eeeeee"
                 axes.broken_barh([(b - begin, e - b)], (row - 0.45, 0.8), facecolor=shade, zorder=0)
-                labels = (f"{name} {short(e - b)}", name)  # the first that fits
-                label = next((x for x in labels if 0.008 * len(x) < (e - b) / (end - begin)), "")
-                axes.text((b + e) / 2 - begin, row - 0.32, label,
-                          ha="center", va="center", fontsize="small")  # fmt: skip
-            top = [f"{kind} {short(ms)}" for kind, ms in (+spent).most_common(3)]
+            height = row - 0.32 if lane.ranges else row + 0.05
+            for b, e, name in lane.ranges or lane.spans:
+                label = f"{name} {short(e - b)}"
+                if 0.0115 * len(label) < (e - b) / (end - begin):  # it fits
+                    ink = "white" if name in ("convolution", "exchange", "optimizer") else "black"
+                    middle = (b + e) / 2 - begin
+                    axes.text(middle, height, label, color=ink, ha="center", va="center")
+                    named.add(name)
+            top = [f"{kind} {short(time)}" for kind, time in (+spent).most_common(4)]
             texts.append(f"{lane.name}: {', '.join(top)}")
-        axes.set_yticks(range(len(rows)), [lane.name for lane, _ in rows])
-        axes.set(xlim=(0, end - begin), ylim=(len(rows) - 0.45, -0.55), xlabel="time (ms)")
-        axes.set(axisbelow=True)
-        axes.set(title=f"One {of} by thread and stream; blank: no operator or kernel runs")
-        keys = [plt.Rectangle((0, 0), 1, 1, fc=c, hatch="///" if k == "waiting" else None,
-                              ec="#777777", lw=0, label=k)
-                for k, c in KINDS.items() if k in drawn]  # fmt: skip
-        fig.legend(handles=keys, ncols=8, fontsize="small", loc="outside lower center")
-    alt = f"Timeline of a {of} of {short(end - begin)}; {'; '.join(texts)}."
-    return output.figure_bundle(fig, alt)
+        band = {"fc": KINDS["exchange"], "alpha": 0.2, "zorder": 0, "label": "exposed"}
+        bands = [axes.axvspan(b - begin, e - begin, **band) for b, e, _ in exposed]
+        axes.set_yticks(range(len(lanes)), [lane.name for lane in lanes])
+        axes.set(xlim=(0, end - begin), ylim=(len(lanes) - 0.45, -0.55), title=title)
+        axes.set_xlabel(f"ms, in the {of} with the median time")
+        axes.xaxis.set_major_formatter("{x:,g}")
+        axes.grid(visible=False, axis="y")
+        shown = [kind for kind in KINDS if ms[kind] > 0.005 * whole and kind not in named]
+        keys = [plt.Rectangle((0, 0), 1, 1, label=kind, **look(kind)) for kind in shown]
+        fig.legend(handles=[*keys, *bands[:1]], ncols=6, loc="outside lower left")
+    return output.figure_bundle(fig, f"One {of} of {short(length)}. {'; '.join(texts)}.")
+
+
+def stacked(lane: Lane, part: Span, order: Sequence[str]) -> Lane:
+    """Return the time of each kind within a part of a step, one after the other."""
+    begin, end, name = part
+    inside, spans, now = clipped(lane.spans, begin, end), [], 0.0
+    spent = {kind: total(inside, kind) for kind in order}
+    spent["other"] += end - begin - total(inside)  # Python, between the operators
+    for kind, ms in spent.items():
+        spans.append((now, now + ms, kind))
+        now += ms
+    return Lane(f"{name} {short(end - begin)}", spans, [])
+
+
+def look(kind: str) -> dict[str, Any]:
+    """Return how bars of a kind are filled."""
+    hatch = "///" if kind == "waiting" else ""
+    return {"facecolor": KINDS[kind], "edgecolor": "#777777", "lw": 0, "hatch": hatch}
 
 
 def short(ms: float) -> str:

@@ -159,10 +159,11 @@ example = [
 ]
 fig, axes = plt.subplots(figsize=(8, 2), layout="constrained")
 for row, event in enumerate(example):
-    colour = "#d55e00" if "nccl" in event["name"] else "#0072b2"  # as in workshop.trace
+    kind = "communication" if "nccl" in event["name"] else "compute"
     bar = event["ts"] / 1000, event["dur"] / 1000
-    axes.broken_barh([bar], (row - 0.4, 0.8), color=colour)
-axes.broken_barh([(0, 2), (6, 2)], (2.6, 0.8), facecolor="none", edgecolor="#d55e00", hatch="///")
+    axes.broken_barh([bar], (row - 0.4, 0.8), color=workshop.MEANING[kind])
+exchange = workshop.MEANING["communication"]
+axes.broken_barh([(0, 2), (6, 2)], (2.6, 0.8), facecolor="none", edgecolor=exchange, hatch="///")
 axes.set_yticks(range(4), [*(event["name"] for event in example), "exposed"])
 axes.set(xlabel="milliseconds", title="8 ms of exchange, 4 ms of it exposed")
 axes.invert_yaxis()

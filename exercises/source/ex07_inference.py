@@ -186,7 +186,7 @@ if not engine.unanswered(temperature):
 import matplotlib.pyplot as plt
 from PIL import Image
 
-fig, axes = plt.subplots(2, 3, figsize=(10, 6), layout="constrained")
+fig, axes = plt.subplots(2, 3, figsize=(9, 5.4), layout="constrained")
 guesses = []
 for ax, file in zip(axes.flat, new, strict=True):
     row = of_new[file.stem]

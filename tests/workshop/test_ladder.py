@@ -12,18 +12,22 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
 from data_prep import tfrecord
+from rn50 import plot
 from rn50lib.hardware import Gpu
 from tests.conftest import ROOT, clean_environment
 from tests.support import LAPTOP, Photos
 from tests.workshop.test_trace import check_trace
-from workshop import ladder
+from workshop import ladder, output
 from workshop.trace import KINDS
 
 LADDER = ROOT / "exercises" / "ladder"
@@ -232,44 +236,116 @@ def test_figure_has_both_libraries_and_no_numbers_of_profile_ci(
     assert {path.name for path in tmp_path.iterdir()} == {"ladder.json", "ladder-ci.json"}
     record = json.loads((tmp_path / "ladder.json").read_text())
     assert record["predictions"] == {"2": 2.0, "3_dali": 3.0}
-    for name, rate in {"3_dali_ddp": 7.0, "2_ddp": 5.0, "2_horovod": 6.0, "1_single": 4.0}.items():
+    for name, rate in {"2_ddp": 5.0, "2_horovod": 6.0, "1_single": 4.0, "3_dali_ddp": 7.0}.items():
         record["rungs"][name] = {"images_per_s": rate, "input_ms": 1.0, "compute_ms": 9.0}
-    record["rungs"]["2_ddp"]["turns"] = [4.0, 5.0, 7.0]
     for name, rung in record["rungs"].items():
-        assert ladder._sizes(record) == ""  # of an earlier version, or one of its rungs is
+        assert ladder._sizes(record["rungs"]) == ""  # of an earlier version, or one of its rungs is
         rung |= {"image_size": 64, "batch_size": 16, "ranks": int(name[0])}
-    assert ladder._sizes(record) == "\n64 px, batch 16 per worker"
+    assert ladder._sizes(record["rungs"]) == "\n64 px, batch 16 per worker"
+    record["rungs"]["3_dali_ddp"] |= {"over": "2_ddp", "gains": [1.5, 1.4, 1.7, 1.4, 1.6]}
+    unclear = {"over": "1_single", "gains": [0.9, 1.25, 1.6, 1.25, 1.25]}
+    record["rungs"]["2_horovod"] |= unclear | {"turns": [4.0, 5.0, 7.0]}
     (tmp_path / "ladder.json").write_text(json.dumps(record))
-    assert ladder._before("3_dali_ddp", record["rungs"]) == "2_ddp"
-    assert ladder._before("4_amp_horovod", record["rungs"]) == "3_dali_ddp"
-    monkeypatch.setattr(ladder.output, "figure_bundle", lambda fig, alt: fig.axes)
-    here, there = ladder.picture(tmp_path / "ladder.json")
-    names = [label.get_text().split("\n")[0] for label in here.get_yticklabels()]
-    assert names == ["one device", "Horovod", "DDP", "DALI (DDP)"]
-    colours = {part: matplotlib.colors.to_rgba(colour) for part, colour in ladder.PARTS.items()}
+    monkeypatch.setattr(ladder.output, "figure_bundle", lambda fig, alt: (fig, alt))
+    fig, alt = ladder.picture(tmp_path / "ladder.json")
+    speeds, gains = fig.axes
+    labels = [label.get_text() for label in speeds.get_yticklabels()]
+    several = ["2: DDP\n2 workers", "2: Horovod\n2 workers", "3: DALI\nDDP, 3 workers"]
+    assert labels == ["1: one device", *several]
     for part, share in {"input": 0.1, "compute": 0.9, "communication": 0.0}.items():
-        bars = [bar for bar in here.patches if bar.get_facecolor() == colours[part]]
-        assert [bar.get_width() for bar in bars] == pytest.approx([share * x for x in (4, 6, 5, 7)])
-    guesses = {tuple(xy) for line in here.lines for xy in zip(*line.get_data(), strict=True)}
-    assert {(8.0, 1), (8.0, 2), (15.0, 3)} <= guesses
-    others = [bar.get_width() for bar in there.patches]
-    assert others == [400.2, 1442.6, 5391.8, 10263.2, 1080, 1735, 2530, 4107]
-    (tmp_path / "none.json").write_text("{}")
-    (alone,) = ladder.picture(tmp_path / "none.json", "3_dali")
-    assert [bar.get_width() for bar in alone.patches] == [1080, 1735]
-    assert {"1,080", "1,735"} <= set(alone.get_title().split())
-    assert {bar.get_facecolor() for bar in alone.patches}.isdisjoint(colours.values())
-    one = {"rungs": {"1_single": {"images_per_s": 4.0, "input_ms": 1.0, "compute_ms": 99.0}}}
-    (tmp_path / "one.json").write_text(json.dumps(one))
-    (own,) = ladder.picture(tmp_path / "one.json", "1_single")
-    assert [bar.get_width() for bar in own.patches] == pytest.approx([3.96, 0, 0.04])
-    assert own.get_legend_handles_labels()[1] == ["compute 99%", "input 1%"]
+        colour = matplotlib.colors.to_rgba(plot.MEANING[part])
+        bars = [bar for bar in speeds.patches if bar.get_facecolor() == colour]
+        assert [bar.get_width() for bar in bars] == pytest.approx([share * x for x in (4, 5, 6, 7)])
+    assert drawn(speeds)["white"] == {(4.0, 2.36), (5.0, 2.36), (7.0, 2.36)}  # the turns
+    assert drawn(gains) == {
+        "black": {(1.5, 3)}, "white": {(1.25, 2)},  # clear, and not clear
+        "none": {(2.0, 2.25), (3.0, 3.25)},  # predictions
+        plot.MEANING["recorded"]: {(round(1735 / 1080, 6), 3.25)},
+    }  # fmt: skip
+    assert fig.get_suptitle() == "Rung 3, DALI, over rung 2: × 1.50 (1.40 to 1.70, n = 5)"
+    assert "2: Horovod, 2 workers: 6 images/s (compute 90%, input 10%); 3: DALI" in alt
+    assert "Rung 3 over rung 2: 1.50 (1.40 to 1.70, n = 5); predicted 3.00; H100 1.61." in alt
+    record["rungs"]["2_horovod"] = record["rungs"].pop("2_horovod")  # raced later
+    (tmp_path / "ladder.json").write_text(json.dumps(record))
+    assert ladder.picture(tmp_path / "ladder.json")[0].get_suptitle().startswith("Rung 2, Horovod")
+    fig, alt = ladder.picture(tmp_path / "ladder.json", "2")
+    assert fig.get_suptitle().endswith("× 1.25 (0.90 to 1.60, n = 5): no clear difference")
+    assert "DALI" not in alt
+    for rung in record["rungs"].values():  # an earlier version has no pairs
+        rung.pop("gains", None)
+    (tmp_path / "ladder.json").write_text(json.dumps(record))
+    fig, alt = ladder.picture(tmp_path / "ladder.json")
+    assert len(fig.axes) == 1 and fig.get_suptitle() == "Rung 3, DALI: 7 images/s"
+    fig, alt = ladder.picture(tmp_path / "none.json", "3_dali")
+    (alone,) = fig.axes
+    others = [400.2, 1442.6, 5391.8, 10263.2, 1080, 1735, 2530, 4107]
+    assert [bar.get_width() for bar in alone.patches] == others
+    assert "3.8 × as fast" in alone.get_title(loc="left")
+    assert "H100, 05: DALI 1,735 images/s" in alt
+
+
+def drawn(axes: Any) -> dict[str, set[tuple[float, float]]]:
+    """Return the places of markers by their fill."""
+    found: dict[str, set[tuple[float, float]]] = {}
+    for line in axes.lines:
+        if line.get_marker() != "None":
+            places = zip(*(np.round(values, 6).tolist() for values in line.get_data()), strict=True)
+            found.setdefault(line.get_markerfacecolor(), set()).update(places)
+    return found
+
+
+@pytest.mark.slow  # Matplotlib
+@pytest.mark.parametrize("ranks", [1, 8])
+def test_figure_is_as_wide_as_the_page(tmp_path: Path, ranks: int) -> None:
+    one = {"images_per_s": 12345.6, "turns": [12000.1, 12345.6], "compute_ms": 9.0, "ranks": ranks}
+    one |= {"image_size": 224, "batch_size": 128, "over": "1_single", "gains": [9.94, 0.95] * 4}
+    record = {"rungs": {f"{rung}_horovod": one for rung in [*ladder.RUNGS][1:]}}
+    for i, last in enumerate(record["rungs"]):
+        rungs = dict([*record["rungs"].items()][: i + 1])
+        (tmp_path / "ladder.json").write_text(json.dumps({"rungs": rungs}))
+        html = ladder.picture(tmp_path / "ladder.json")["text/html"]
+        assert int(re.search(r'width="(\d+)"', html)[1]) < 9.2 * output.DPI, last
+
+
+def test_race_pairs_the_turns_of_each_rung_with_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    speeds: dict[str, list[float]] = {}  # seconds of the turns
+
+    def race(runners: Sequence[Any], *_: int) -> None:
+        for runner in runners:
+            runner.turns = [[seconds] for seconds in speeds[runner.name]]
+            report = Path(runner.flags[runner.flags.index("--report") + 1])
+            report.write_text('{"images_per_s": 1, "compute_ms": 9, "input_ms": 1}')
+
+    here = SimpleNamespace(runs=tmp_path, data_root=tmp_path, profile="cpu")
+    monkeypatch.setattr(ladder.session, "need", lambda: here)
+    monkeypatch.setattr(ladder.racing, "race", race)
+    monkeypatch.setattr(ladder, "chosen_library", lambda: "ddp")
+    monkeypatch.setattr(ladder, "_fit_in_memory", lambda runners: True)
+    monkeypatch.setattr(ladder, "shards", lambda: tmp_path)
+    monkeypatch.setattr(ladder.session, "has", lambda package: True)
+    flags = {"turns": 2, "steps": 1, "warm_up": 1, "batch_size": 8}
+    speeds |= {"1_single": [1.0, 2.0], "2_ddp": [4.0, 1.0]}
+    found = ladder.race(["1_single", "2"], ranks=2, **flags)
+    assert "gains" not in found["1_single"]
+    assert (found["2"]["over"], found["2"]["gains"]) == ("1_single", [0.5, 4.0])
+    # a rung that starts a race keeps its pairs if it runs with the same settings
+    speeds["6_compiled_ddp"] = [1.0, 1.0]
+    ladder.race(["2", "6_compiled"], ranks=2, **flags)
+    rungs = ladder._load(tmp_path / "ladder.json")["rungs"]
+    assert rungs["2_ddp"]["gains"] == [0.5, 4.0] and [*rungs][-1] == "6_compiled_ddp"
+    ladder.race(["1_single", "2"], ranks=2, **flags)
+    assert [*ladder._load(tmp_path / "ladder.json")["rungs"]][-1] == "2_ddp"
+    ladder.race(["2", "6_compiled"], ranks=1, **flags)
+    assert "gains" not in ladder._load(tmp_path / "ladder.json")["rungs"]["2_ddp"]
 
 
 def test_a_colour_of_the_ladder_means_the_same_in_a_trace() -> None:
-    assert ladder.PARTS["compute"] == KINDS["convolution"]
-    assert ladder.PARTS["communication"] == KINDS["exchange"]
-    assert ladder.PARTS["input"] not in KINDS.values()
+    assert {*ladder.PARTS} <= {*plot.MEANING}
+    assert plot.MEANING["compute"] == KINDS["convolution"]
+    assert plot.MEANING["communication"] == KINDS["exchange"]
+    assert plot.MEANING["input"] not in KINDS.values()
 
 
 def test_shards_are_yours_or_written_once(

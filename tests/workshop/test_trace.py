@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from workshop import trace
-from workshop.trace import KINDS, draw, read
+from workshop import output, trace
+from workshop.trace import KINDS, read
 
 HOST, STREAM, NCCL = (7, 7), (0, 7), (0, 20)  # process and thread, or GPU and stream
 
@@ -70,24 +71,69 @@ def test_work_of_the_last_step_counts_to_its_end(tmp_path: Path) -> None:
     )
 
 
-def test_timeline_shows_threads_and_streams(tmp_path: Path) -> None:
-    bundle = draw(read(write(tmp_path / "t", [STEP])))
-    assert "<img" in bundle["text/html"] and 'alt="Timeline' in bundle["text/html"]
-    assert bundle["text/plain"] == (
-        "Timeline of a step of 100.0 ms; main thread: waiting 30.0 ms, optimizer 5 ms,"
-        " convolution 1 ms; GPU 0, stream 7: convolution 25.0 ms, normalisation 10.0 ms,"
-        " pointwise 10.0 ms; GPU 0, stream 20: exchange 20.0 ms."
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[list[Any]], Any]:
+    """`drawn(step)` returns the axes of its figure, the alt text and the width in pixels."""
+    bundle, found = output.figure_bundle, []
+
+    def keep(fig: Any, alt: str) -> Any:
+        data = bundle(fig, alt)
+        width = int(data["text/html"].partition('width="')[2].partition('"')[0])
+        found.append((fig.axes[0], data["text/plain"], width))
+        return data
+
+    def draw(step: list[Any]) -> Any:
+        trace(write(tmp_path / "t", [step, step]))
+        return found[-1]
+
+    monkeypatch.setattr(output, "figure_bundle", keep)
+    return draw
+
+
+def names(axes: Any) -> list[str]:
+    return [label.get_text() for label in axes.get_yticklabels()]
+
+
+def test_timeline_shows_threads_and_streams(drawn: Any) -> None:
+    axes, alt, _ = drawn(STEP)
+    assert names(axes) == ["main thread", "GPU 0, stream 7", "GPU 0, stream 20"]
+    assert alt == (
+        "On average, 5 ms of 20.0 ms of exchange are exposed. One step of 100.0 ms. main thread:"
+        " waiting 30.0 ms, optimizer 5 ms, convolution 1 ms, other 1 ms; GPU 0, stream 7:"
+        " convolution 25.0 ms, normalisation 10.0 ms, pointwise 10.0 ms, optimizer 8 ms; GPU 0,"
+        " stream 20: exchange 20.0 ms."
     )
+    bands = [patch.get_x() for patch in axes.patches if patch.get_alpha()]
+    assert bands == pytest.approx([70])  # from 70 to 75 ms, nothing but the exchange
+
+
+def test_threads_that_do_the_same_have_different_names(drawn: Any) -> None:
+    host = [event for event in STEP if event[0] == HOST]
+    more = [((7, 9 + i), "cpu_op", "gloo:all_reduce", 10 * i, 10 * i + 20) for i in range(7)]
+    axes, _, width = drawn([*host, *more])
+    assert names(axes) == ["main thread", *(f"exchange thread {i}" for i in range(1, 8))]
+    assert width < 9.2 * output.DPI
+
+
+def test_one_thread_is_shown_as_parts_of_the_step(drawn: Any) -> None:
+    host = [event for event in STEP if event[0] == HOST]
+    axes, alt, width = drawn([*host, (HOST, "cpu_op", "aten::conv2d", 60, 90)])
+    parts = ["input 30.0 ms", "forward 20.0 ms", "backward 45.0 ms", "update 5 ms"]
+    assert names(axes) == parts and width < 9.2 * output.DPI
+    assert alt.startswith("Other takes 34% of a step, convolution 31%. One step of 100.0 ms. input")
+    assert "backward 45.0 ms: convolution 30.0 ms, other 15.0 ms;" in alt
+    ends: dict[float, float] = {}
+    for bars in axes.collections:
+        for path in bars.get_paths():
+            row = round(path.get_extents().y0 + 0.2)
+            ends[row] = max(ends.get(row, 0), path.get_extents().x1)
+    assert ends == pytest.approx({0: 30, 1: 20, 2: 45, 3: 5})
 
 
 def test_a_prediction_is_not_called_a_step(tmp_path: Path, capsys: Any) -> None:
     trace(write(tmp_path / "t", [STEP]), of="prediction")
     printed = capsys.readouterr().out
-    for said in (
-        "Timeline of a prediction of",
-        "ms per prediction",
-        "the prediction ",
-    ):
+    for said in ("One prediction of 100.0 ms", "ms per prediction", "the prediction "):
         assert said in printed
     assert "the step" not in printed
 

@@ -180,13 +180,13 @@ def draw_timeline(timeline: Timeline, predicted: float) -> None:
             axes.axvline(ms, color="black", ls=line, marker="", label=f"end, {name}")
         axes.set_yticks([0, 1], ["backward pass", "exchange"])
         axes.set(ylim=(1.5, -0.5), xlim=(0, None), xlabel="time (ms)")
-        axes.set(title="The backward pass alone, and the buckets on one link")
-        fig.legend(loc="outside lower center", ncols=3, fontsize="small")
+        found = ", ".join(f"{name} {ms:.0f} ms" for name, ms in ends.items())
+        axes.set(title=f"The backward pass with exchange: {found}")
+        fig.legend(loc="outside lower left", ncols=3)
     said = ", ".join(f"{1000 * begin:.0f} to {1000 * end:.0f}" for begin, end in sent)
     output.figure(
         fig,
-        f"The backward pass takes {1000 * timeline.alone:.0f} ms; buckets are sent from {said} ms."
-        + "".join(f" End, {name}: {ms:.0f} ms." for name, ms in ends.items()),
+        f"Alone, the pass takes {1000 * timeline.alone:.0f} ms; buckets are sent from {said} ms.",
     )
 
 

@@ -21,18 +21,18 @@ def draw_valley(lr: float, momentum: float) -> tuple[Figure, str]:
     with np.errstate(over="ignore", invalid="ignore"):
         path = np.clip(np.nan_to_num(valley(lr, momentum), nan=1e9), 1e-9, 1e9)
     with plot.style():
-        fig = Figure(figsize=(8, 3.4))
+        fig = Figure(figsize=(9, 3.4))
         axis = fig.subplots()
-        names = ("along the valley, curvature 1", "across it, curvature 100")
-        for column, (name, marker) in enumerate(zip(names, "os", strict=True)):
-            axis.semilogy(
-                path[:, column], color=plot.COLOURS[column], marker=marker, markevery=5, label=name
-            )
-        axis.axhline(TARGET, color="#5b6b7a", linestyle="--", label="target")
+        along, across = "along the valley, curvature 1", "across it, curvature 100"
+        axis.semilogy(path[:, 0], "ko-", markevery=5, label=along)
+        axis.semilogy(path[:, 1], "s-", color=plot.FINDING, markevery=5, label=across)
+        axis.axhline(TARGET, color="black", linestyle="--", marker="", label="target")
         axis.set(ylim=(1e-6, 1e2), xlabel="step", ylabel="distance from the bottom")
-        axis.set_title(f"SGD with learning rate {lr:g} and momentum {momentum:g}")
-        axis.legend(loc="lower left", fontsize=8)
-    return fig, sentence(float(path[-1].max()))
+        axis.legend(loc="lower left")
+        said = sentence(float(path[-1].max()))
+        end = said.partition(";")[0]
+        axis.set_title(f"{end}: learning rate {lr:g}, momentum {momentum:g}")
+    return fig, said
 
 
 def sentence(far: float) -> str:

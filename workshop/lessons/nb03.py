@@ -66,13 +66,13 @@ def draw_ring(workers: int, step: int) -> tuple[Figure, str]:
     held = contributions(workers)
     now, arrived = held[step], (held[step] != held[max(0, step - 1)]).any(axis=2)
     with plot.style():
-        figure = Figure(figsize=(10.5, 1.6 + 0.5 * workers))
+        figure = Figure(figsize=(9, 1.6 + 0.5 * workers))
         axes = figure.subplots()
-        axes.imshow(now.sum(axis=2), cmap="Blues", vmin=0, vmax=2 * workers, aspect="auto")
+        axes.imshow(now.sum(axis=2), cmap="Oranges", vmin=0, vmax=2 * workers, aspect="auto")
         for worker, chunk in np.ndindex(workers, workers):
             whose = "+".join(map(str, np.flatnonzero(now[worker, chunk])))
             text = "sum" if now[worker, chunk].all() else whose
-            axes.text(chunk, worker, text, ha="center", va="center", fontsize=9)
+            axes.text(chunk, worker, text, ha="center", va="center")
             if arrived[worker, chunk]:
                 corner = (chunk - 0.47, worker - 0.45)
                 axes.add_patch(Rectangle(corner, 0.94, 0.9, fill=False, lw=2.4))
@@ -80,7 +80,10 @@ def draw_ring(workers: int, step: int) -> tuple[Figure, str]:
         axes.set_xticks(range(workers), [f"chunk {c}" for c in range(workers)])
         axes.grid(False)
         half = "reduce-scatter" if step < workers else "all-gather"
-        axes.set_title(f"After step {step} of {last}, {half}" if step else "Before", loc="left")
+        share = f"each worker has sent {step / workers:.3g} × the gradients"
+        axes.set_title(
+            f"Step {step} of {last}, {half}: {share}" if step else "Before the first step"
+        )
         axes.set_xlabel("whose gradients are in it; framed: just arrived from the previous worker")
     sent, complete = step * GRADIENTS_MB / workers, int(now.all(axis=2).sum(axis=1).min())
     return figure, (

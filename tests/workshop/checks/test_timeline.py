@@ -37,4 +37,5 @@ def test_timeline_of_notebook_03_is_its_medians(tmp_path: Path) -> None:
 def test_drawing_sends_one_bucket_after_another(capsys: pytest.CaptureFixture) -> None:
     timeline = ex08.Timeline(0.1, 0.2, [0.04, 0.06, 0.1], [0.05, 0.03, 0.02], "")
     ex08.draw_timeline(timeline, 0.14)
-    assert "40 to 90, 90 to 120, 120 to 140 ms. End, predicted: 140 ms" in capsys.readouterr().out
+    assert "40 to 90, 90 to 120, 120 to 140 ms." in (said := capsys.readouterr().out)
+    assert "predicted 140 ms, measured 200 ms." in said

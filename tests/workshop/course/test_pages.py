@@ -49,13 +49,12 @@ def test_index_shows_the_ladder_before_the_notebooks(tmp_path):
     record = {"rungs": {"1_single": report}, "predictions": {}}
     (tmp_path / "runs" / "ladder.json").write_text(json.dumps(record))
     html = index(tmp_path, outcome(0))
-    figure = html.index('alt="The ladder in images/s. This machine: one device 4."')
+    figure = html.index('alt="Rung 1, one device: 4 images/s.')
     assert html.index('id="ladder"') < figure < html.index('id="notebooks"')
 
     (tmp_path / "runs" / "ladder.json").rename(tmp_path / "runs" / "ladder-ci.json")
     short = index(tmp_path, outcome(0), profile="ci")  # too short to measure a speed
-    assert 'alt="The ladder in images/s. V100, FP32: 400;' in short
-    assert "This machine: one device" not in short
+    assert "V100, FP32 400 images/s;" in short and "Rung 1" not in short
 
 
 @pytest.mark.slow  # nbconvert takes seconds to import
