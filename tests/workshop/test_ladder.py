@@ -82,6 +82,9 @@ def test_mistakes_that_cost_no_time_are_reported(monkeypatch) -> None:
     assert ladder._warnings(amp.replace("scaler", "gs")) == []
     annotated = amp.replace("scaler = torch.amp.Grad", "scaler: GradScaler = torch.amp.Grad")
     assert annotated != amp and ladder._warnings(annotated) == []
+    horovod = (LADDER / "4_amp_horovod.py").read_text()
+    (early,) = ladder._warnings(horovod.replace(", optimizer.skip_synchronize()", ""))
+    assert "call optimizer.synchronize() before it" in early
     (missing,) = ladder._warnings(re.sub(r".*= torch.amp.GradScaler.*\n", "", amp))
     assert "add a GradScaler" in missing
     (labels,) = ladder._warnings(amp.replace('["image/class/label"] - 1', '["image/class/label"]'))
