@@ -114,7 +114,12 @@ def casts(answer: Casts) -> str:
         "Choose the operator of the table that runs for conversions only, and add up its `count`;"
         " without an entry, it is 0."
     )
-    compare.examine(count, cases, operator.attrgetter("right"), why=lambda case: why)
+    nothing = (
+        lambda work: 0, "It finds no conversion at all.",
+        "Call work() inside the `with` block, read key_averages() after it; keys begin with aten::",
+    )  # fmt: skip
+    right = operator.attrgetter("right")
+    compare.examine(count, cases, right, [nothing], why=lambda case: why)
     return f"{len(cases)} pieces of work, with copies that convert nothing, and with autocast."
 
 
