@@ -150,6 +150,7 @@ def script(rung: str) -> Path:
     if not own.exists():
         own.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(finished("1_single"), own)
+        print(f"{own} was missing: it is the finished script of notebook 02 now, yours to change.")
     wanted = finished(rung)
     if has_gaps(own):
         print(f"{own} still has lines `{GAP}`: using the finished {wanted.name} instead")

@@ -210,8 +210,8 @@ def test_without_an_own_script_what_is_built_decides(
     monkeypatch.setattr(ladder.hardware, "machine", lambda: replace(LAPTOP, gpus=(GPU,) * gpus))
     assert ladder.chosen_library() == chosen
     assert ladder.script("3_dali") == LADDER / f"3_dali_{chosen}.py"
+    assert "train.py was missing: it is the finished" in capsys.readouterr().out
     shutil.copy(LADDER / "3_dali_horovod.py", tmp_path / "train.py")
-    capsys.readouterr()
     mine = ladder.script("3_dali")
     assert (mine == tmp_path / "train.py") == (chosen == "horovod")
     assert ("Horovod cannot run it here" in capsys.readouterr().out) == (chosen == "ddp")
