@@ -74,6 +74,9 @@ MISTAKES = (  # what a script has, what it lacks, and the remedy
      "Shards count classes from 1, the network from 0: subtract 1 from the labels."),
     (r"(?s)\A(?=.*autocast\()(?:(?!.*bfloat16)|(?=.*\bfloat16))", r"GradScaler\(",
      "Gradients in float16 can underflow: add a GradScaler. (bfloat16 needs none.)"),
+    (r"(?s)\A(?=.*\bDistributedOptimizer\()(?=.*GradScaler\()", r"\.skip_synchronize\(",
+     "scaler.step tests gradients that Horovod has not exchanged yet: call optimizer.synchronize()"
+     " before it, and scaler.step(optimizer) in `with optimizer.skip_synchronize():`."),
     *((rf"(?ms)\A(?=.*^\s*(?:\w+\.)*(\w+)(?:: [\w.]+)? = [\w.]*GradScaler\()(?!.*\b\1\.{call}\()",
        NEVER,
        f"The loss scaler needs scaler.{call}, too.") for call in ("scale", "step", "update")),
@@ -151,6 +154,7 @@ def script(rung: str) -> Path:
     if not own.exists():
         own.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(finished("1_single"), own)
+        print(f"{own} was missing: it is the finished script of notebook 02 now, yours to change.")
     wanted = finished(rung)
     if has_gaps(own):
         print(f"{own} still has lines `{GAP}`: using the finished {wanted.name} instead")

@@ -47,6 +47,7 @@ RULES = (  # the first that matches the name of a kernel, an operator or a range
 )  # fmt: skip
 WHOLE = re.compile(r"DataLoader|^update$|^exchange$|Optimizer\.")  # with all that runs inside
 RANGES = ("input", "forward", "backward", "exchange", "update")
+ROUNDING = 0.01  # ms by which an event may end after the one around it
 BROKEN = (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, AttributeError)
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 ON_HOST = ("cpu_op", "user_annotation", "cuda_runtime", "cuda_driver")
@@ -212,7 +213,9 @@ def host_spans(events: Sequence[Event]) -> list[Span]:
     for event in events:
         while stack and stack[-1][0] <= event.begin:
             stack.pop()
-        _, kind, whole = stack[-1] if stack else (0.0, None, False)
+        # a hook may begin a range, or a step, that ends after the event around the hook
+        around = [outer for outer in stack if event.end <= outer[0] + ROUNDING]
+        _, kind, whole = around[-1] if around else (0.0, None, False)
         if not whole:
             kind = kind_of(event.name) or kind or ("other" if event.cat == "cpu_op" else None)
         if kind:

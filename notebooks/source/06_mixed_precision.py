@@ -203,7 +203,8 @@ mistakes = (  # a wrong version, what is wrong, what to do
     (lambda scale, good, finite, wait: (finished(scale, good, finite, wait)[0], good + finite),
      "The count does not restart.", "Return 0 for it whenever the scale changes."),
 )  # fmt: skip
-cases = ((1024.0, 3, False, 5), (1024.0, 3, True, 5), (1024.0, 4, True, 5), (1.0, 0, True, 1))
+cases = ((1024.0, 3, False, 5), (1024.0, 3, True, 5), (1024.0, 4, True, 5), (1.0, 0, True, 1),
+         (1.0, 0, False, 5))  # fmt: skip
 next_scale = choose_by_cases("next_scale", next_scale, finished, cases, mistakes)
 
 # %% [markdown]
@@ -410,6 +411,12 @@ mistakes = (  # a wrong version, what is wrong, what to do
      "Return the operations first."),
     (lambda *case: right_batch_norm(*case, passes=2), "There are too few bytes.",
      "Mean and variance are known only after all of the input was read: then it is read again."),
+    (lambda *case: right_batch_norm(*case, passes=4), "There are too many bytes.",
+     "One pass is enough for mean and variance: add up x and x² together."),
+    (lambda images, size: right_batch_norm(images, 1), "There are too few bytes.",
+     "A number has `size` bytes."),
+    (lambda *case: right_batch_norm(*case)[::-1], "The bytes come first.",
+     "Return the operations first."),
 )  # fmt: skip
 cases = (1, 2), (3, 4)
 convolution = choose_by_cases("convolution", convolution, right_convolution, cases, mistakes)

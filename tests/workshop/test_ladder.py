@@ -86,6 +86,9 @@ def test_mistakes_that_cost_no_time_are_reported(monkeypatch) -> None:
     assert ladder._warnings(amp.replace("scaler", "gs")) == []
     annotated = amp.replace("scaler = torch.amp.Grad", "scaler: GradScaler = torch.amp.Grad")
     assert annotated != amp and ladder._warnings(annotated) == []
+    horovod = (LADDER / "4_amp_horovod.py").read_text()
+    (early,) = ladder._warnings(horovod.replace(", optimizer.skip_synchronize()", ""))
+    assert "call optimizer.synchronize() before it" in early
     (missing,) = ladder._warnings(re.sub(r".*= torch.amp.GradScaler.*\n", "", amp))
     assert "add a GradScaler" in missing
     (labels,) = ladder._warnings(amp.replace('["image/class/label"] - 1', '["image/class/label"]'))
@@ -211,8 +214,8 @@ def test_without_an_own_script_what_is_built_decides(
     monkeypatch.setattr(ladder.hardware, "machine", lambda: replace(LAPTOP, gpus=(GPU,) * gpus))
     assert ladder.chosen_library() == chosen
     assert ladder.script("3_dali") == LADDER / f"3_dali_{chosen}.py"
+    assert "train.py was missing: it is the finished" in capsys.readouterr().out
     shutil.copy(LADDER / "3_dali_horovod.py", tmp_path / "train.py")
-    capsys.readouterr()
     mine = ladder.script("3_dali")
     assert (mine == tmp_path / "train.py") == (chosen == "horovod")
     assert ("Horovod cannot run it here" in capsys.readouterr().out) == (chosen == "ddp")

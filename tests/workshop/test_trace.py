@@ -159,6 +159,19 @@ def test_operators_count_without_those_that_they_call(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
+def test_a_step_that_begins_in_an_optimizer_s_hook_is_not_the_optimizer_s(tmp_path: Path) -> None:
+    step = [
+        (HOST, "user_annotation", "Optimizer.step#SGD.step", -5, 2),  # of the step before
+        (HOST, "user_annotation", "ProfilerStep#1", 0, 100),
+        (HOST, "user_annotation", "input", 1, 60),
+        (HOST, "cpu_op", "aten::conv2d", 70, 90),
+    ]
+    found = trace(write(tmp_path / "t", [step]), show=False)
+    assert {kind: ms for kind, ms in found.items() if ms} == pytest.approx(
+        {"optimizer": 1, "waiting": 59, "convolution": 20, "other": 20}
+    )
+
+
 NOT_TRACES = {
     "missing": None,
     "text": b"step 1: 100 ms",

@@ -15,6 +15,7 @@ from workshop.checks.capstone import BATCH, EPOCHS, RANKS, SIZE, Case, Seen
 
 LEAST = 15.0  # per cent of the validation images; guessing gives 8.3
 SPREAD = 0.01  # of a colour; another decoder or filter changes it by 0.004
+ALIASED = 0.02  # of an image's cells; filters that average change them by 0.013, others by 0.03
 PARAMETERS = 61_468  # of the network as the script has it
 # what a trace of a good script stays far below
 INPUT, WAITS, EXCHANGES, MESSAGES = 0.25, 0.5, 1.5, 7
@@ -59,6 +60,13 @@ def _pixels(seen: Seen, case: Case) -> Iterator[Row]:
         text = ", ".join(f"{one:.3f}" for one in times)
         what = f"look at MEAN and STD: red, green and blue are {text} times the right ones."
         yield (np.abs(times - 1) > SPREAD).any(), what, f"{right}."
+        apart = fed - files
+        apart -= apart.mean((0, 2), keepdims=True)  # a wrong MEAN
+        yield (
+            np.median(np.sqrt((apart**2).mean((1, 2)))) > ALIASED,
+            "the images are aliased: the resizing skips most pixels of a file.",
+            "Use a filter that averages: Pillow's BOX or BILINEAR, or antialias=True in PyTorch.",
+        )
         return
     what = f"{strange.sum():,} of {len(strange):,} images fed to the network do not match the files"
     mean, std = (np.array(three)[:, None, None] for three in (capstone.MEAN, capstone.STD))

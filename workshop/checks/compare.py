@@ -253,7 +253,8 @@ def call(answer: Callable[..., Any], *arguments: Any, may_be_none: bool = False)
         if old != new:
             wrong(
                 f"`{name}` is changed by your function, but its caller still needs the old values.",
-                "Create a new one: sorted(x) and x - y do; x.sort(), x -= y and x[0] = y change x.",
+                "Create a new one: sorted(x) and x - y do; x.sort(), x.pop(), x -= y and x[0] = y"
+                " change x.",
             )
     if result is None and not may_be_none:
         wrong(NO_RETURN, RETURN)

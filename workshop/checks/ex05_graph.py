@@ -89,6 +89,8 @@ def reason(error: Exception) -> str:
     whys = [line for line in lines if "Assert" in line or "Error" in line]
     # "Error when constructing operator … encountered:" precedes the error itself
     whys = [line for line in whys if not line.endswith("encountered:")]
+    places = [re.match(r"\[/\S+:\d+\] (.*)", line) for line in lines]  # of DALI's source
+    whys += [place[1] for place in places if place]
     return [*whys, *lines, "no text"][0].rpartition(" failed: ")[2].rstrip(".") + "."
 
 

@@ -42,6 +42,10 @@ MEMORY_MISTAKES: tuple[compare.Mistake, ...] = (
      "Count 3 arrays of 4 bytes for each parameter."),
     (megabytes((0, 2), single=(0, 4)), "these are the activations alone.",
      "Add the weights, gradients and momentum, and in float16 the copy."),
+    (dict(zip(megabytes(), reversed(megabytes().values()), strict=True)),
+     "the two formats are exchanged.", "float16 needs more for one image, because of the copy."),
+    ({name: (one, one) for name, (one, _) in megabytes().items()},
+     "96 images take no more than one.", "Each image has its own activations."),
     (megabytes(unit=1e6 / 2**20), "these are MiB, of 2^20 bytes.", "Divide by a million."),
     ({name: (one, 96 * one) for name, (one, _) in megabytes().items()},
      "96 images take 96 times as much.",
@@ -114,7 +118,12 @@ def casts(answer: Casts) -> str:
         "Choose the operator of the table that runs for conversions only, and add up its `count`;"
         " without an entry, it is 0."
     )
-    compare.examine(count, cases, operator.attrgetter("right"), why=lambda case: why)
+    nothing = (
+        lambda work: 0, "It finds no conversion at all.",
+        "Call work() inside the `with` block, read key_averages() after it; keys begin with aten::",
+    )  # fmt: skip
+    right = operator.attrgetter("right")
+    compare.examine(count, cases, right, [nothing], why=lambda case: why)
     return f"{len(cases)} pieces of work, with copies that convert nothing, and with autocast."
 
 

@@ -87,13 +87,19 @@ def judge_normalise(yours: Callable[..., Any]) -> str:
         for pixels in (right, right[..., ::-1])
     )
     coin = "Pass mirror=fn.random.coin_flip(): a number drawn by Python stays the same."
+    in_range = np.allclose([images.min(), images.max()], [-1, 1], atol=0.01)
     refuse(
+        (in_range and not (plain | mirrored).all(), "The range is right, but some images are"
+         " neither the original nor its mirror image.",
+         "Exchange left and right only; keep the rows and the order of the colours."),
         (not (plain | mirrored).all(),
          f"Pixels from {image.min()} to {image.max()} become {images.min():.2f} to"
          f" {images.max():.2f}, not the same image from -1 to 1.",
          "Pass mean=[127.5] * 3 and std=[127.5] * 3."),
         (plain.all(), "No image is mirrored.", coin),
         (mirrored.all(), "All images are mirrored.", coin),
+        (abs(mirrored.mean() - 0.5) > 0.25, f"{mirrored.sum()} of {len(mirrored)} images are"
+         " mirrored.", "Half should be: fn.random.coin_flip() has probability=0.5."),
     )  # fmt: skip
     return "`normalise` is right: the notebook uses yours."
 
@@ -208,9 +214,10 @@ def judge_endless(
     first = {label for batch in labels[:STEPS] for label in batch}
     refuse(
         (len(labels) < epochs * STEPS,
-         f"It ends after {len(labels)} batches; an epoch has {STEPS}.", "With a size or a"
-         " reader_name, DALI's iterator ends after each epoch; auto_reset only prepares the next."
-         " Leave them out, or put the loop into `while True:`."),
+         f"It ends after {len(labels)} batch{'es' * (len(labels) != 1)}; an epoch has {STEPS}.",
+         "Yield in a loop over DALI's"
+         " iterator. With a size or a reader_name, that ends after each epoch; auto_reset only"
+         " prepares the next. Leave them out, or put the loop into `while True:`."),
         (min(first) < 0, f"Labels start at {min(first)}.",
          "Yield them as they are: `photos` has subtracted 1 already."),
         (len(first) < STEPS * BATCH, "An epoch repeats some images and leaves out others.",

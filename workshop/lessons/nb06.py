@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rn50lib.resnet import Network
-from workshop.checks.compare import Mistake, examine
+from workshop.checks.compare import Mistake, examine, wrong
 from workshop.lessons.choice import choose
 
 BYTES = {"float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2}  # of an activation
@@ -89,6 +89,13 @@ MISTAKES = [  # fused or not, the wrong passes, what is wrong, what to do
     (True, [("x", ""), ("x", "y"), ("sy", "y")], "Fused, the normalised numbers go to memory.",
      "They are added to s at once, before anything is written."),
     (True, [("x", ""), ("x", "y")], "Fused, the shortcut is missing.", "The second pass reads it."),
+    (False, block_end(True), "These are the fused passes.", "One by one, each layer has its own."),
+    (True, block_end(False), "These are the passes one by one.",
+     "Fused, only the mean and variance need a pass before the last."),
+    (False, [("x", ""), ("x", "y"), ("sx", "y"), ("y", "y")], "The addition reads x.",
+     "It reads y, the batch norm's result."),
+    (False, [("x", ""), ("x", "y"), ("sy", "y")], "The ReLU is missing.",
+     "In place, it reads y and writes it."),
 ]  # fmt: skip
 
 
@@ -97,11 +104,17 @@ def check_block_end(own: Callable[[bool], Passes]) -> Callable[[bool], Passes]:
 
     @functools.wraps(own)
     def in_order(fused: bool) -> Passes:
-        return [("".join(sorted(reads)), "".join(sorted(writes))) for reads, writes in own(fused)]
+        passes = own(fused)
+        return passes and [("".join(sorted(r)), "".join(sorted(w))) for r, w in passes]
 
     def judge() -> str:
         if own(False) is None:
             raise NotImplementedError
+        for one in own(False), own(True):
+            for each in one or ():
+                pair = isinstance(each, tuple | list) and len(each) == 2
+                if not pair or not all(isinstance(names, str | tuple | list) for names in each):
+                    wrong(f"{each!r} is not a pair of names.", 'Write ("xs", "y"), or ("x", "").')
         mistakes: list[Mistake] = [
             (lambda case, of=of, found=found: found if case is of else [], diagnosis, remedy)
             for of, found, diagnosis, remedy in MISTAKES

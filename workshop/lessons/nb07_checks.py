@@ -184,7 +184,9 @@ def judge_folded(own: Callable[..., Any], conv: nn.Conv2d, norm: nn.BatchNorm2d)
         refuse((got.shape != right.shape,
                 f"The {name} has the shape {tuple(got.shape)}, not {tuple(right.shape)}.",
                 "Return weight, bias. The factor of the weight has one value per output channel:"
-                " scale.view(-1, 1, 1, 1)."))  # fmt: skip
+                " scale.view(-1, 1, 1, 1)."),
+               (got.dtype != right.dtype, f"The {name} is {str(got.dtype)[6:]}, the layers are"
+                f" {str(right.dtype)[6:]}.", "Return their type."))  # fmt: skip
         if not close(got, right):
             known(got, [(mistake(*values), *text) for mistake, *text in MISTAKES[name]], close)
             wrong(f"The {name} is off by up to {float((got - right).abs().max()):.2g}.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import runpy
 import time
 from collections.abc import Sequence
@@ -17,11 +18,13 @@ WARM_UP = (0.09, 0.06)  # seconds of the check's steps
 TIMED = (0.02, 0.08, 0.03, 0.03)  # their mean is not their median
 NEAR_S = 0.008  # between the end of a step and the clock that is read after it
 TRIES = 3  # on a busy machine
+UNITS = {"seconds": 1, "milliseconds": 1e3, "microseconds": 1e6, "nanoseconds": 1e9}
 ALPHA, BETA = 50e-6, 2e9  # of the check's messages: seconds, and bytes per second
 SIZES = 2.0 ** np.arange(12, 28)
 NOISE = 0.03 * np.resize([1, -1, -1, 1], len(SIZES))
 NOISE[[0, -1]] = 0.3  # two of them are not enough for a fit
 SECONDS = (ALPHA + SIZES / BETA) * (1 + NOISE)
+LARGE = 100 * 2.0 ** np.arange(11, 19)  # those of bench.py
 
 
 def measure(step: Function, steps: int, warm_up: int, wait: Function) -> list[float]:
@@ -111,6 +114,8 @@ def judge_turns(yours: Function, unit: str) -> None:
     for attempt in range(1, TRIES + 1):
         device = Device([*WARM_UP, *TIMED])
         got = yours(device.step, len(TIMED), len(WARM_UP), device.wait)
+        refuse((inspect.isgenerator(got), "It yields: nothing runs until the values are read.",
+                f"Return a list of {unit}."))  # fmt: skip
         called = len(device.called)
         waited = device.waited == called and device.waits >= len(TIMED)
         device.wait()
@@ -130,9 +135,7 @@ def judge_seconds(got: Any, took: np.ndarray, called: int, waited: bool, unit: s
     It made `called` calls, and `waited` for each that counts.
     """
     n, warm_up = len(TIMED), len(WARM_UP)
-    other = "milliseconds" if unit == "seconds" else "seconds"
-    thousand = 1000 if unit == "seconds" else 1 / 1000  # times too large, in the other unit
-    scale = 1 if unit == "seconds" else 1000  # of a second
+    scale = UNITS[unit]
     refuse(
         (got is None, "It returns nothing.", f"Return the list of {unit}."),
         (called == n, f"It made {n} calls, so nothing warmed up.",
@@ -164,7 +167,8 @@ def judge_seconds(got: Any, took: np.ndarray, called: int, waited: bool, unit: s
     shown, wanted = (", ".join(f"{scale * v:.3g}" for v in x) for x in (values, right))
     rates = [1 / right / scale, 1 / right / scale**2]  # per second, and per unit
     refuse(
-        (np.allclose(values, thousand * right, rtol=0.3), f"These are {other}.", f"Return {unit}."),
+        *((np.allclose(scale * values, per * right, rtol=0.3), f"These are {other}.",
+           f"Return {unit}.") for other, per in UNITS.items()),
         ((values < 0.5 * right).all() and waited,
          "The times are too short, although it waits.",
          "Call wait() after the call, before you read the clock; read time.perf_counter(), because"
@@ -209,6 +213,10 @@ def judge_fit(yours: Function) -> str:
         return bool(np.allclose([alpha, beta], wanted, rtol=0.2))
 
     if near(ALPHA, BETA):
+        alpha, beta = like(yours(LARGE.copy(), ALPHA + LARGE / BETA), (0.0, 0.0), "The result")
+        refuse((not near(ALPHA, BETA), f"With α = {1e6 * ALPHA:.0f} µs and messages of 0.2 MB and"
+                f" more, it returns {1e6 * alpha:.0f} µs.", "Fit a line to all messages: even the"
+                " shortest takes α and its bytes / β."))  # fmt: skip
         return "`fit` is right: the notebook uses yours."
     per_byte, start = np.polyfit(SIZES, SECONDS, 1)
     ends_per_byte, ends_start = np.polyfit(SIZES[[0, -1]], SECONDS[[0, -1]], 1)
@@ -218,6 +226,10 @@ def judge_fit(yours: Function) -> str:
         (near(ALPHA, 1 / BETA), "The second number is in seconds per byte.",
          "β is bytes per second, its inverse."),
         (near(BETA, ALPHA) or near(1 / BETA, ALPHA), "β comes first.", "Return α first."),
+        (near(1e3 * ALPHA, BETA) or near(1e6 * ALPHA, BETA), "α is not in seconds.",
+         "Return it as the fit gives it."),
+        (near(ALPHA, BETA / 1e6) or near(ALPHA, BETA / 1e9), "β is not in bytes per second.",
+         "Return it as the fit gives it."),
         (near(1 / BETA, 1 / ALPHA), "The columns are swapped.", "The column of α is 1 / seconds."),
         (near(half_start, 1 / half_per_byte), "Only one side of the equation is divided.",
          "seconds / seconds is 1: pass np.ones(len(size))."),

@@ -334,6 +334,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ("return sum", "found = sum", "is a `return` missing?"),
         ("row.count for", "7 * row.count for", "(three calls of x.half()) gives 21"),
         (" if row.key", " or row.key", "gives "),
+        ('"aten::_to_copy"', '"_to_copy"', "It finds no conversion at all"),
         ('"aten::_to_copy")', '"aten::_to_copy") or None', "y.copy_(x)) returns nothing"),
     ],
     "ex06.step": [

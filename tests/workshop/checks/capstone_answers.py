@@ -23,6 +23,7 @@ CAPSTONES = [  # a line of the solution, its replacement, and the diagnosis
     ("order[step * BATCH : (step + 1) * BATCH]", "order.roll(-step * BATCH)[: 2 * BATCH]",
      "a step trains on 32 images"),
     ("resize((SIZE, SIZE)", "resize((32, 32)", "images of 32 × 32 pixels"),
+    ("Resampling.BICUBIC", "Resampling.NEAREST", "the images are aliased"),
     (".float()", ".flip(1).float()", "their colours are in the order blue"),
     (".float()", ".flip(3).float()", "they are mirrored"),
     (".float()", ".roll(9, 2).float()", "do not match the files: averaged"),

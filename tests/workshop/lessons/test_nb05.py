@@ -53,6 +53,9 @@ def test_written_normalise_is_used_and_an_unwritten_one_replaced(capsys):
         ("mirror=flip", 'mirror=flip, output_layout="HWC"', "plane per colour"),
         ("return fn.", "return images, fn.", "several nodes"),
         ("mean=[127.5] * 3", "means=0", "means"),
+        ("coin_flip()", "coin_flip(probability=0.1)", "of 64 images are mirrored. Half should be"),
+        ("(images, mirror", "(fn.flip(images, vertical=1), mirror", "The range is right, but"),
+        ("mirror=flip", "mirror=flip, crop=(32, 32)", "Slice can't be placed out of bounds"),
     ],
 )
 def test_normalise_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, capsys):
@@ -95,6 +98,11 @@ def test_graph_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, cap
     [
         (".squeeze(1)", "", "squeeze"),
         ("(loader):", "(loader, size=24):", "ends after 3 batches"),
+        (
+            "for (batch,) in DALIClassificationIterator(loader):",
+            "for (batch,) in [next(DALIClassificationIterator(loader))]:",
+            "ends after 1 batch;",
+        ),
         ("(loader):", '(loader, reader_name="train", auto_reset=True):', "Operator train"),
         ('batch["data"], batch', "batch", "first of each pair|pair"),
         ("for (batch,) in", "for batch in", "TypeError"),

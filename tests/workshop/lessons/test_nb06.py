@@ -79,3 +79,14 @@ def test_end_of_a_block_that_is_wrong_gets_a_diagnosis(row, capsys):
 def test_end_of_a_block_names_the_passes_that_no_mistake_explains(capsys):
     nb06.check_block_end(lambda fused: [("x", "y")])
     assert "It should be [(x, ), (x, y)" in capsys.readouterr().out.replace("'", "")
+
+
+@pytest.mark.parametrize("each", [("x", None), "xy", ("x", "y", "norm")])
+def test_end_of_a_block_has_pairs_of_names(each, capsys):
+    assert nb06.check_block_end(lambda fused: [each]) is nb06.block_end
+    assert "is not a pair of names. Write" in capsys.readouterr().out
+
+
+def test_end_of_a_block_that_is_returned_for_one_case_only(capsys):
+    assert nb06.check_block_end(lambda fused: None if fused else nb06.block_end(False))
+    assert "(True) returns nothing. It should be" in capsys.readouterr().out

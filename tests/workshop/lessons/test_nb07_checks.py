@@ -55,6 +55,8 @@ WRONG_CLOCKS = {
     "does not wait": clock(waits=False),
     "one number, the mean": clock(result=statistics.mean),
     "These are seconds": clock(result=lambda ms: [value / 1000 for value in ms]),
+    "These are microseconds": clock(result=lambda ms: [1000 * value for value in ms]),
+    "It yields": lambda net, batch, *_: (net(batch) for _ in range(4)),
     "It returns nothing": clock(result=lambda ms: None),
     "not written yet": lambda *_: None,
 }
@@ -111,6 +113,7 @@ WRONG_FOLDS: list[tuple[Callable[..., Any], str]] = [
     (for_three_channels, "The weight has the shape (5, 1, 1, 5), not (5, 1, 1, 1)"),
     (lambda c, n: (1.01 * nb07.fold(c, n)[0], nb07.fold(c, n)[1]), "The weight is off by"),
     (lambda c, n: (nb07.fold(c, n)[0], nb07.fold(c, n)[1] + 1), "The bias is off by up to 1"),
+    (lambda c, n: [one.double() for one in nb07.fold(c, n)], "The weight is float64"),
     (lambda c, n: c.bias + 1, "ended with TypeError"),
     (lambda c, n: None, "not written yet"),
 ]  # fmt: skip
