@@ -345,7 +345,7 @@ if not gain.clear:
     print("So this check cannot decide whether folding saves time here.")
 
 # %% [markdown]
-# The difference is only rounding. Folding saves little arithmetic, but it saves starts and **memory traffic**: a separate layer reads its input from memory and writes its output back. (On a GPU, compare the kernels, too: the bias may need its own.)
+# The difference is only rounding. Folding saves little arithmetic, but it saves starts and **memory traffic**: a separate layer reads its input from memory and writes its output back.
 #
 # ## One launch for all kernels
 #
@@ -482,7 +482,7 @@ for name, form in forms.items():
 #
 # ## Which version is fastest?
 #
-# All versions take turns; an untimed call before each timed one hands the cores to the next engine's threads. `Predictor` is this library's; it also folds. Versions with fewer bits answer differently, so they are timed, but cannot win. Compare only within a race, because a machine's speed drifts between cells, and believe a small gain (folding, again) only if two races show it. **Predict** the order at batch 1, and at the larger batch. ([`torch.compile` is slow?](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step))
+# All versions take turns; an untimed call before each timed one hands the cores to the next engine's threads. `Predictor` is this library's; it also folds. Versions with fewer bits answer differently, so they cannot win. Compare within a race, as a machine's speed drifts between cells, and believe a small gain (folding's) only if two races show it. **Predict** the order at batch 1, and at the larger batch. ([`torch.compile` is slow?](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step))
 
 
 # %%
@@ -514,29 +514,20 @@ for n in session.race:
     for name, gain in list(gains.items())[1:]:
         print(f"  {name}, speed over eager: {workshop.ratio(gain)}")
 
-fig, axes = plt.subplots(1, len(results), figsize=(9, 4), layout="constrained")
+fig, axes = plt.subplots(1, len(results), figsize=(9, 3.6), layout="constrained")
 for ax, (n, ms) in zip(axes, results.items(), strict=True):
     first, second, lead = best[n]
+    lead = f"{lead.median:.2f} × {second}" if lead.clear else f"no clear lead on\n{second}"
+    colours = dict.fromkeys(rounded, "0.6") | {first: workshop.FINDING}
     order = sorted(ms, key=lambda name: np.median(ms[name]))
-    for row, name in enumerate(order):
-        leads = name == first or (name == second and not lead.clear)
-        colour = "0.6" if name in rounded else workshop.FINDING if leads else "black"
-        ax.plot([ms[name].min(), ms[name].max()], [row, row], color=colour, lw=2)
-        ax.plot(np.median(ms[name]), row, "o", color=colour, ms=7)
-    ax.set_yticks(range(len(ms)), [f"{name}\n{np.median(ms[name]):.3g} ms" for name in order])
-    finding = f"{lead.median:.2f} × {second}" if lead.clear else f"or {second}"
-    ax.set(title=f"Batch {n}: {first},\n{finding}", xscale="log", xlabel="ms per batch (log scale)")
-    ax.xaxis.set_major_locator(plt.LogLocator(subs=(1, 2, 5)))
-    ax.xaxis.set_major_formatter("{x:g}")
-    ax.xaxis.set_minor_formatter("")
-    ax.invert_yaxis()
+    workshop.spans(ax, {name: ms[name] for name in order}, colours)
+    ax.set(title=f"Batch {n}: {first}, {lead}", xlabel="ms per batch (log scale)")
 name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
 fig.suptitle(
-    f"Median and range of {rounds} rounds (grey: fewer bits). {name}, {session.dtype}, {size} px"
+    f"Median and range, {rounds} rounds (grey: fewer bits); {name}, {session.dtype}, {size} px"
 )
-said = "; ".join(f"batch {n}, {name}: {np.median(values):.3g} ms"
-                 for n, ms in results.items() for name, values in ms.items())  # fmt: skip
-workshop.figure(fig, alt=f"Median time per batch by version: {said}.")
+said = "; ".join(f"batch {n}: {verdict(ms)[0]} has the lowest median" for n, ms in results.items())
+workshop.figure(fig, alt=f"Time per batch by version and batch size. {said}.")
 
 # %% [markdown]
 # *Where* is a version faster than `folded`: does it start fewer operators, or are its convolutions faster? The next cell traces PyTorch's versions; the engines profile themselves, all in turns. The time of a convolution includes what is fused into it. (On a GPU, launches overlap with kernels: eager should take as long as the slower of the two, a graph as long as its kernels.) **Predict** which saves more: fewer operators or faster convolutions.
@@ -575,25 +566,18 @@ def profiled(names, batch, turns):
 exported = {"ONNX Runtime": "float.onnx", "ONNX Runtime, int8": "int8.onnx"}
 exported = exported if device.type == "cpu" else {}
 options.enable_profiling = True
-rows, verdicts = [], []
+rows = []
 for n in session.race:
     opened = ["folded", *exported, "OpenVINO", "torch.compile"]
-    counts, spent = profiled(
-        [name for name in opened if name in results[n]], many[:n], session.turns
-    )
+    opened = [name for name in opened if name in results[n]]
+    counts, spent = profiled(opened, many[:n], session.turns)
     for name, ms in spent.items():
-        row = [f"batch {n}, {name}", counts[name], *np.median(ms, axis=1), None]
-        if name != "folded":
-            row[-1] = str(workshop.ratio(spent["folded"][0] / ms[0]))
-            less = np.median(spent["folded"] - ms, axis=1)
-            verdicts.append(
-                f"{row[0]} saves {less[0]:.1f} ms in convolutions, {less[1]:.1f} elsewhere"
-            )
-        rows.append(row)
+        less = np.median(spent["folded"] - ms, axis=1)
+        rows.append([f"batch {n}, {name}", counts[name], *np.median(ms, axis=1)])
+        rows[-1].append(f"{less[0]:.1f} + {less[1]:.1f}" if name != "folded" else None)
 columns = ["", "kernels" if kernels else "operators", "convolution, ms", "the rest, ms"]
-columns.append("speed of convolutions over folded")
+columns.append("saves over folded, ms: convolution + the rest")
 workshop.table(rows, columns, f"Medians under the profilers (turns: {session.turns})")
-print("\n".join(verdicts))
 small, large = min(results), max(results)
 if kernels:
     alike = {"eager": max(operators * start, busy), "CUDA graph": left_busy}
@@ -622,11 +606,9 @@ for n, ms in batches.items():
         print("the prediction starts from it")
 more = [n for n in batches if n > 1]
 if len(more) > 2 and not kernels:
-    times = np.array([np.median(batches[n]) for n in more])
-    each, fixed = np.polyfit(more, times, 1)
-    off = np.abs((fixed + each * np.array(more)) / times - 1).max()
-    print(f"From batch {more[0]} on, n images take {fixed:.1f} + {each:.1f} n ms", end=" ")
-    print(f"(at most {off:.0%} off); starts and weights take {shared:.1f} ms")
+    each, fixed = np.polyfit(more, [np.median(batches[n]) for n in more], 1)
+    print(f"From batch {more[0]} on, n images take about {fixed:.1f} + {each:.1f} n ms;", end=" ")
+    print(f"starts and weights take {shared:.1f} ms")
 _, _, busy_many = traced(eager, many[:n], "many.json")
 print(f"Batch {n}:", end=" ")
 if kernels:
@@ -637,41 +619,36 @@ else:
 # %%
 from rn50 import published
 
-curves = {"measured here": rates, "shared costs": predicted}
-for name, precision in (("FP16", "mixed"), ("FP32", "FP32")):
+curves = {"measured": (rates, "o-", "black"), "shared costs": (predicted, "D--", "0.4")}
+for name, precision, look in (("FP16", "mixed", "-"), ("FP32", "FP32", "--")):
     ips = published.load()["DGX-1", precision].inference_ips
-    curves[f"V100, {name}, published"] = {int(size): [value] for size, value in ips.items()}
-grey = workshop.MEANING["published"]
-looks = {"fmt": "o-", "color": "black"}, {"fmt": "o--", "color": "black", "mfc": "white"}
-looks += {"fmt": "-", "color": grey}, {"fmt": "--", "color": grey}
+    ips = {int(size): [value] for size, value in ips.items()}
+    curves[f"V100, {name}"] = ips, look, workshop.MEANING["published"]
 fig, ax = plt.subplots(figsize=(9, 3.6), layout="constrained")
 rise = {}
-for (name, values), look in zip(curves.items(), looks, strict=True):
+for name, (values, look, colour) in curves.items():
     sizes = sorted(values)
     over = [np.quantile(values[n], [0, 0.5, 1]) / np.median(values[1]) for n in sizes]
     low, middle, high = np.transpose(over)
-    ax.errorbar(sizes, middle, (middle - low, high - middle), capsize=3, ms=6, **look)
-    rise[name] = middle[-1]
-    ax.annotate(f"{name}: × {middle[-1]:.1f}", (sizes[-1], middle[-1]), (7, 0), va="center",
-                textcoords="offset points", color=look["color"])  # fmt: skip
+    ax.errorbar(sizes, middle, (middle - low, high - middle), fmt=look, capsize=3, color=colour)
+    rise[name] = f"{middle[-1]:.1f} ×"
+    ax.text(sizes[-1], middle[-1], f"   {name}: {rise[name]}", va="center", color=colour)
 ax.set_xscale("log", base=2)
 ax.set_yscale("log", base=2)
 ax.xaxis.set_major_formatter("{x:g}")
 ax.yaxis.set_major_formatter("{x:g}")
-ax.margins(x=0.25)
-ax.set(xlabel=f"batch (log scale); here: median and range of {rounds} rounds")
-ax.set_ylabel("speed over batch 1 (log scale)")
-found, shares = rise["measured here"], rise["shared costs"]
-ax.set_title(f"Batch {n}: {found:.1f} × the speed of batch 1; shared costs explain {shares:.1f} ×")
-said = ", ".join(f"{name} {value:.1f}" for name, value in rise.items())
-workshop.figure(fig, alt=f"Images/s of the largest batch over batch 1: {said}.")
+ax.margins(x=0.15)
+title = f"Batch {n}: {rise['measured']} batch 1; shared costs explain {rise['shared costs']}"
+ax.set(title=title, ylabel="speed over batch 1 (log scale)")
+ax.set_xlabel(f"batch (log scale); median and range of {rounds} rounds; V100: published")
+workshop.figure(fig, alt=f"Speed of the largest batch over batch 1: {rise}.")
 
 # %% [markdown]
 # A batch clearly above the prediction shares more costs or runs faster kernels. On a CPU, PyTorch chooses a convolution's code by its input's size (last lines above the figure). oneDNN's first reorders the weights in every call, another cost that a batch shares; engines do that once, when they load. On a GPU, one image cannot keep all cores busy.
 #
 # ## One request
 #
-# A real request is a JPEG file, which must be decoded, resized and cropped. Time the preparation and the network separately, without a queue. (The version with the lowest median at batch 1 answers.) The **p95** is the time within which 95% of requests are answered; p50 is the median. Services promise a p95 or p99, because neither the mean nor the median shows the slowest requests. **Predict:** what fraction of the time does the preparation take, and what is p95 / p50?
+# A real request is a JPEG file, which must be decoded, resized and cropped. Time the preparation and the network separately, without a queue. The **p95** is the time within which 95% of requests are answered; p50 is the median. Services promise a p95 or p99, because the mean and the median hide the slowest requests. **Predict:** what fraction of the time does the preparation take, and what is p95 / p50?
 
 # %%
 version = best[small][0]
@@ -699,7 +676,7 @@ print(f"p95 is {p95 / p50:.1f} times p50 (bootstrap, 95%: {low:.1f} to {high:.1f
 #
 # A loop that sends the next request after the last answer never sees a queue. Real requests arrive at their own rate, whatever the queue (an **open loop**), and latency counts from the arrival. `serve` answers prepared images one at a time or, with `most` above 1, up to `most` in one batch: **dynamic batching**. One random sequence of arrivals proves little, so each point has several.
 #
-# **Your turn:** predict the mean latency of one at a time. If requests arrive at random, and each takes `service` ms, one that arrives first waits for `load` / (2 (1 − `load`)) services on average (Pollaczek and Khinchine), then for its own. **Predict** p95 at 50, 80 and 150% of the one-at-a-time capacity, too.
+# **Your turn:** predict the mean latency of one at a time. A request that arrives at a random time waits for load / (2 (1 − load)) services on average (Pollaczek and Khinchine), then for its own. **Predict** p95 at 50, 80 and 150% of the one-at-a-time capacity, too.
 
 
 # %%
@@ -757,50 +734,37 @@ for sequence in range(session.sequences):
 for load in loads[:2]:
     means = np.mean(served["one at a time", load], axis=1)
     mean = mean_latency(1 / capacity, load)
-    print(f"Mean at {load:.0%} load, one at a time: predicted {mean:.1f} ms, measured", end=" ")
-    print(f"{means.mean():.1f} ms ({means.min():.1f} to {means.max():.1f})")
+    print(f"one at a time, load {load:.0%}: the mean over the predicted one:", end=" ")
+    print(workshop.ratio(means / mean))
 percent, tails = 100 * np.array(loads), {}
 fig, ax = plt.subplots(figsize=(9, 3.4), layout="constrained")
 for name, colour in zip(limits, ("black", workshop.FINDING), strict=True):
     runs = np.array([served[name, load] for load in loads])  # loads × sequences × requests
     tails[name] = np.percentile(runs, 95, axis=2, method="inverted_cdf")
     low, middle, high = np.quantile(tails[name], [0, 0.5, 1], axis=1)
-    at = percent + len(tails)  # side by side
-    ax.errorbar(at, middle, (middle - low, high - middle), fmt="o-", capsize=3, color=colour)
-    ax.annotate(name, (at[-1], middle[-1]), (8, 0), va="center", color=colour,
-                textcoords="offset points")  # fmt: skip
     for i, load in enumerate(percent):
         print(f"{name}, load {load:.0f}%: p50 {np.median(runs[i]):.1f} ms,", end=" ")
         print(f"p95 {middle[i]:.1f} ms ({low[i]:.1f} to {high[i]:.1f}, {runs.shape[1]} sequences)")
+    at = percent + len(tails)  # side by side
+    ax.errorbar(at, middle, (middle - low, high - middle), fmt="o-", capsize=3, color=colour)
+    ax.text(at[-1], middle[-1], f"   {name}", va="center", color=colour)
 gains = [workshop.ratio(alone / batched) for alone, batched in zip(*tails.values(), strict=True)]
-print("p95 of one at a time over batched:", end=" ")
-print("; ".join(f"{load:.0f}%: {gain}" for load, gain in zip(percent, gains, strict=True)))
+print(f"p95 of one at a time over batched at {percent[1]:.0f}% load: {gains[1]}")
+ax.set(title=f"p95 of one at a time over batched at {percent[-1]:.0f}% load: {gains[-1]}")
+ax.set(yscale="log", ylabel="p95 in ms (log scale)", xlim=(45, 185), xticks=percent)
+workshop.log_ticks(ax.yaxis)
 ax.axvspan(100, 185, color="#eeeeee", zorder=0)
-ax.text(
-    102,
-    0.04,
-    "one at a time: the queue\ngrows until the requests end",
-    transform=ax.get_xaxis_transform(),
+ax.set_xlabel(
+    f"load, % of the one-at-a-time capacity (grey: its queue only grows); {version}, {size} px"
 )
-verdict = (
-    f"{gains[-1].median:.1f} × the p95 of batching"
-    if gains[-1].clear
-    else "no clear difference to batching"
+workshop.figure(
+    fig, alt=f"p95 by load, with and without batching; at the largest load: {gains[-1]}."
 )
-ax.set(title=f"At {percent[-1]:.0f}% load, one at a time: {verdict}", yscale="log", xlim=(45, 185))
-ax.set(ylabel="p95 in ms (log scale)", xticks=percent)
-ax.set_xlabel(f"load, % of the one-at-a-time capacity; {version}, {size} px, {requests} requests")
-ax.yaxis.set_major_locator(plt.LogLocator(subs=(1, 2, 5)))
-ax.yaxis.set_major_formatter("{x:g}")
-ax.yaxis.set_minor_formatter("")
-said = "; ".join(f"{name}: {', '.join(f'{ms:.3g}' for ms in np.median(tails[name], axis=1))} ms"
-                 for name in tails)  # fmt: skip
-workshop.figure(fig, alt=f"Median p95 at {percent.round()} % load. {said}.")
 print(f"Requests per second in batches of {most} over one at a time:", end=" ")
 print(workshop.ratio(most * times[1] / times[most]))
 
 # %% [markdown]
-# Above 100%, the p95 of one at a time shows how long you measured. Near capacity, waits vary so much that 100 requests decide little. Batching changes the limit by about the factor in the last line. The price: each request waits for its whole batch.
+# Above 100%, the p95 of one at a time shows how long you measured; near it, waits vary so much that few requests decide little. Batching changes the limit by about the factor in the last line. The price: each request waits for its whole batch.
 #
 # ## Where is the time going now?
 
@@ -808,11 +772,11 @@ print(workshop.ratio(most * times[1] / times[most]))
 ms = results[large]
 gain = str(workshop.ratio(ms["eager"] / ms["Predictor"]))
 queued = float(np.median(tails["one at a time"][1]))
-print(f"One request takes {p50:.1f} ms: preparation {np.median(decoding):.1f},", end=" ")
+budget = np.median(decoding), np.median(latency - decoding), max(0, queued - 1 / capacity)
 print(
-    f"network {np.median(latency - decoding):.1f}. At 80% load, one at a time, p95 without", end=" "
+    "One request: preparation {:.1f} ms, network {:.1f} ms; at 80% load,".format(*budget), end=" "
 )
-print(f"preparation is {queued:.1f} ms: {max(0, queued - 1 / capacity):.1f} in the queue")
+print(f"one at a time, p95 adds {budget[2]:.1f} ms of queue")
 session.note("starting", started, "%", "time share of starting operators, batch 1")
 session.note("folded_faster", gain, "", f"Predictor over eager, batch {large}")
 session.note("decoding", share, "%", "share of a request spent on preparation")

@@ -172,7 +172,7 @@ print(f"your warm steps: the best of 5 is {100 * (best / right.mean() - 1):.1f}%
 # %% [markdown]
 # ### 3. Batch 208 versus batch 96
 #
-# NVIDIA's table (see [below](#predict-gpus-you-do-not-have)) reports FP16 as 3.6 times as fast as FP32 on a V100, but with 208 images per step instead of 96. What do 16 bits alone gain? Let what you compare **take turns**, so that a slowdown affects both. The last line is NVIDIA's own answer, for predictions.
+# NVIDIA's table (see [below](#predict-gpus-you-do-not-have)) reports FP16 as 3.6 times as fast as FP32 on a V100, but with 208 images per step instead of 96. What do 16 bits alone gain? Let what you compare **take turns**, so that a slowdown affects both. The last line has NVIDIA's own answer.
 
 # %%
 from rn50 import published
@@ -294,28 +294,17 @@ show("7. restarts, persistent workers", persistent, without)
 
 # %%
 fig, ax = plt.subplots(figsize=(9, 3), layout="constrained")
-for row, found in enumerate(effects.values()):
-    ax.plot([found.low, found.high], [row, row], color="black", lw=2)
-    ax.plot(found.median, row, "o", color="black", mfc="black" if found.clear else "white", ms=8)
-    ax.annotate(f"× {digits(found.median)}", (found.high, row), (8, 0), va="center",
-                textcoords="offset points")  # fmt: skip
-ax.axvline(1, color="black", lw=1)
+rows = {name: (found.low, found.median, found.high) for name, found in effects.items()}
+workshop.spans(ax, rows, {name: "0.6" for name, found in effects.items() if not found.clear})
+ax.axvline(1, color="black", ls=":")
 clear = [found.median > 1 for found in effects.values() if found.clear]
-ax.set(
-    title=f"Clear mistakes: {sum(clear)} make a result too fast, {len(clear) - sum(clear)} too slow"
-)
-ax.set(xscale="log", xlabel="wrong / right result (log scale): median and range; hollow: not clear")
-ax.set_yticks(range(len(effects)), [f"{name} (n = {found.n})" for name, found in effects.items()])
-ax.xaxis.set_major_locator(plt.LogLocator(subs=(1, 2, 5)))
-ax.xaxis.set_major_formatter("{x:g}")
-ax.xaxis.set_minor_formatter("")
-ax.margins(x=0.1, y=0.1)
-ax.invert_yaxis()
+ax.set(title=f"Clear mistakes: {sum(clear)} make a result too fast, {clear.count(False)} too slow")
+ax.set_xlabel("wrong / right result (log scale): median and range; grey: no clear difference")
 said = ", ".join(f"{name}: {found}" for name, found in effects.items())
 workshop.figure(fig, alt=f"Wrong over right result of each mistake: {said}.")
 
 # %% [markdown]
-# Three mistakes have no mark: the best of *n*, printed in section 2; a run without work and a stale report (4 and 5) are off by any factor.
+# The best of *n* is printed in section 2; a run without work and a stale report are off by any factor.
 #
 # ## A benchmark tool
 #
@@ -412,16 +401,8 @@ for rung, found in rungs.items():
         row.append(str(gains[rung]))
     rows.append([*row, *[None] * (7 - len(row))])
     before = rates
-columns = [
-    "rung",
-    "img/s",
-    "MFU",
-    "input, ms",
-    "compute, ms",
-    "communication, ms",
-    "× row above, per turn",
-]
-title = f"{pixels} px, batch {rung_batch}, median and range, turns: {session.rung_turns}"
+columns = ["rung", "img/s", "MFU", "input, ms", "compute, ms", "communication, ms", "× row above"]
+title = f"{pixels} px, batch {rung_batch}, {session.rung_turns} turns: median and range; × per turn"
 workshop.table(rows, columns, title)
 ladder.figure()
 print(f"5_tuned over 4_amp: you predicted {guess or 'nothing'};", end=" ")
@@ -437,7 +418,7 @@ for rung in dict.fromkeys([next(iter(rungs)), fastest]):
 # %% [markdown]
 # ## Where is the time going now?
 #
-# On the recorded H100, each rung changed what took time there: DALI gained × 1.6, 16 bits × 1.5 and tuning × 1.6. Here, a rung gains only in the part that it changes (last lines above). Next, change the fastest rung's largest part; for *compute*, 1 / MFU bounds the gain. (With one worker on a CPU, rung 5 changes only the layout, and counts it as input.)
+# On the recorded H100, DALI gained × 1.6, 16 bits × 1.5 and tuning × 1.6. Here, a rung gains only in the part that it changes (last lines above). Next, change the fastest rung's largest part; for *compute*, 1 / MFU bounds the gain. (With one worker on a CPU, rung 5 changes only the layout, and counts it as input.)
 #
 # ## Predict several workers, then explain
 #
@@ -566,46 +547,42 @@ print(f"{found['bytes'] / 1e6:.0f} MB (12 classes) take {1000 * exchange:.0f} ms
 
 # %%
 fig, axes = plt.subplots(1, 2, figsize=(9, 3), layout="constrained", sharex=True, sharey=True)
-names = "perfect: alone × n", "together", "barrier", "exchange"
+ways = ("alone", "together", "barrier", "exchange")
 scaled, missed, said = {}, {}, []
 usual_way = np.array(found["alone" if gpus else "all cores"][str(big)][1:])  # of one worker
 for ax, (name, count) in zip(axes, (("weak", big), ("strong", big // workers)), strict=True):
-    times = [np.array(found[way][str(count)][1:])
-             for way in ("alone", "together", "barrier", "exchange")]  # fmt: skip
-    one, together, barrier, measured = times
-    speeds = [workers * count / big * usual_way / seconds for seconds in times]
-    workshop.ranges(ax, dict(zip(names, speeds, strict=True)), "compute", "{:.2f}")
-    missed[name] = {}
-    for model, seconds, mark in (("α-β", one, "D"), ("barrier + α-β", barrier, "s")):
-        missed[name][model] = workshop.ratio(measured / (seconds + exchange))
-        at = np.median(workers * count / big * usual_way / (seconds + exchange))
-        ax.plot(at, 3.38, mark, color="black", mfc="white", ms=7, label=f"{model}, predicted")
+    times = {way: np.array(found[way][str(count)][1:]) for way in ways}
+    speeds = {way: workers * count / big * usual_way / times[way] for way in ways}
+    workshop.ranges(ax, speeds, "compute", "{:.2f}")
+    scaled[name], missed[name] = workshop.ratio(speeds["exchange"]), {}
+    for model, before, mark in (("α-β", "alone", "D"), ("barrier + α-β", "barrier", "s")):
+        step = times[before] + exchange
+        missed[name][model] = workshop.ratio(times["exchange"] / step)
+        at = np.median(workers * count / big * usual_way / step)
+        ax.plot(at, 3.4, mark, color="black", mfc="white", ms=7, label=f"{model}, predicted")
     ax.axvline(1, color="black", ls=":")
-    scaled[name] = workshop.ratio(speeds[-1])
-    ax.set_title(f"{name.title()}, {count} images each: × {scaled[name].median:.2f}")
-    ax.set_xlabel(f"speed over one worker{' on all cores' * (not gpus)} (dotted), {len(one)} turns")
-    print(f"{name} scaling: {workers} workers over one: {scaled[name]}; one", end=" ")
-    print(f"takes {1000 * np.median(one):,.0f} ms per step")
-    so_far = one
-    added = zip(("contention", "waiting", "the exchange"), causes(*times), strict=True)
+    ax.set_title(f"{name.title()}, {count} images each: {scaled[name].median:.2f} × one worker")
+    ax.set_xlabel(f"speed over one worker{' on all cores' * (not gpus)} (dotted)")
+    print(f"{name} scaling, {workers} workers over one: {scaled[name]}; alone, a step", end=" ")
+    print(f"takes {1000 * np.median(times['alone']):,.0f} ms")
+    step = times["alone"]
+    added = zip(("contention", "waiting", "the exchange"), causes(*times.values()), strict=True)
     for cause, seconds in added:
-        change = workshop.ratio((so_far + seconds) / so_far)
-        print(f"  {cause} adds {1000 * np.median(seconds):,.0f} ms; with over without it: {change}")
-        so_far = so_far + seconds
+        print(f"  {cause} adds {1000 * np.median(seconds):,.0f} ms; with over without it:", end=" ")
+        print(workshop.ratio((step + seconds) / step))
+        step = step + seconds
     for model, ratio in missed[name].items():
         print(f"  measured step over {model}: {ratio}")
-    said += [
-        f"{name}, {way}: {np.median(speed):.2f}" for way, speed in zip(names, speeds, strict=True)
-    ]
-axes[0].legend(loc="upper right")
+    said += [f"{name}, {way}: {np.median(speed):.2f}" for way, speed in speeds.items()]
+axes[1].legend()
 workshop.figure(fig, alt=f"Speed-up with {workers} workers. {'; '.join(said)}")
 
 # %% [markdown]
-# The titles decide, if their ratios (below the figure) are clear: one worker would use all of a CPU's cores (dotted line). The bars explain it: *α-β* counts only the exchange; *barrier + α-β* adds what the controls lost. If the measured step is clearly shorter, the backward pass hid part of the exchange; if clearly longer, and the line fits, DDP's copies or slower computing add to it. (Strong *perfect* is lower: small batches are slow.)
+# You would give one worker all of a CPU's cores, so the titles compare with that. *α-β* counts only the exchange; *barrier + α-β* adds what the controls lost. If the measured step is clearly shorter, the backward pass hid part of the exchange; if clearly longer, and the line fits, DDP's copies or slower computing add to it. (Strong *perfect* is lower: small batches are slow.)
 #
 # ## Predict GPUs you do not have
 #
-# Published Total IPS of a DGX-1 (8 V100s) with NVIDIA's MXNet container 18.12 ([the commands](../docs/reference.md)):
+# Published Total IPS of a DGX-1 with NVIDIA's MXNet container 18.12 ([the commands](../docs/reference.md)):
 #
 # | GPUs | FP16, batch 208 | weak scaling | FP32, batch 96 | weak scaling | FP16/FP32 (mistake 3) |
 # |---:|---:|---:|---:|---:|---:|
@@ -631,42 +608,25 @@ for name, mean, worst in zip(models, errors.mean(axis=0), errors.max(axis=0), st
     print(f"{name:13} {mean:4.1f}% off on average, {worst:4.1f}% at most, in {len(errors)} rows")
 
 series, counts = published.load()["DLPerf", "mixed"], [1, 8, 16, 32, 64, 128, 256, 512]
-found = [nb08.predictions(("DLPerf", "mixed"), n) for n in counts]
+perfect = series.ips[1] / 100
+speeds = [nb08.predictions(("DLPerf", "mixed"), n) for n in counts]
 fig, ax = plt.subplots(figsize=(9, 3.6), layout="constrained")
-said = {}
+share = {}
 for name, colour in models.items():
-    share = [100 * ips[name] / n / series.ips[1] for n, ips in zip(counts, found, strict=True)]
-    said[name] = share[-1]
-    ax.plot(counts, share, "-" if name in ("stragglers", "communication") else "--", color=colour)
-    place = {"perfect": "bottom", "wires only": "top"}.get(name, "center")
-    ax.annotate(f"{name}: {share[-1]:.0f}%", (512, share[-1]), (6, 0), va=place, color=colour,
-                textcoords="offset points")  # fmt: skip
+    curve = [ips[name] / n / perfect for n, ips in zip(counts, speeds, strict=True)]
+    share[name] = f"{curve[-1]:.0f}%"
+    ax.plot(counts, curve, "-" if name in ("stragglers", "communication") else "--", color=colour)
+    ax.text(512, curve[-1], f"   {name}: {share[name]}", va="center", color=colour)
 for n, ips in series.ips.items():
-    fitted = n in series.fit_on
-    ax.plot(
-        n,
-        100 * ips / n / series.ips[1],
-        "o",
-        color="black",
-        mfc="black" if fitted else "white",
-        ms=8,
-    )
-reached = 100 * series.ips[32] / 32 / series.ips[1]
-ax.annotate(
-    f"published: {reached:.0f}%\n(not fitted)", (32, reached), (6, 12), textcoords="offset points"
-)
-low, high = sorted(said[name] for name in ("stragglers", "communication"))
-ax.set_title(
-    f"32 V100s reach {reached:.0f}% of perfect speed; for 512, two models say {low:.0f} and {high:.0f}%"
-)
+    ax.plot(n, ips / n / perfect, "o" if n in series.fit_on else "D", color="black", ms=7)
+reached = f"{series.ips[32] / 32 / perfect:.0f}%"
+two = f"{share['stragglers']} and {share['communication']}"
+ax.set_title(f"32 V100s reach {reached} of perfect speed; for 512, two good models say {two}")
 ax.set_xscale("log", base=2)
 ax.set_xticks(counts, counts)
-ax.set(xlabel="V100s in hosts of 8, 100 Gbit/s between them (log scale)", xlim=(0.9, 3000))
-ax.set(ylabel="% of perfect speed", ylim=(0, 112))
-said = ", ".join(f"{name} {share:.0f}%" for name, share in said.items())
-workshop.figure(
-    fig, alt=f"Share of perfect speed by V100s; published, 32: {reached:.0f}%; 512: {said}."
-)
+ax.set_xlabel("V100s, 8 per host, 100 Gbit/s between hosts (log scale); ● fitted, ◆ not fitted")
+ax.set(ylabel="% of perfect speed", ylim=(0, 112), xlim=(0.9, 2500))
+workshop.figure(fig, alt=f"Share of perfect speed; published for 32: {reached}; for 512: {share}.")
 
 # %% [markdown]
 # Bandwidth and latency alone explain almost none of the loss. Amdahl's law is mostly too pessimistic, because the work grows. The last two err by 3 to 4% on average, but assume different causes: rates cannot tell you *why* a step takes longer; controls and a trace can.
@@ -700,26 +660,24 @@ counts = [1, 8, 16, 32, 64, 128, 256, 512]
 networks = dict.fromkeys((network, "nvlink4+100g"))
 fig, (top, low) = plt.subplots(2, 1, figsize=(9, 4.6), layout="constrained", sharex=True)
 looks = {"stragglers": ("black", "o"), "communication": (workshop.MEANING["communication"], "s")}
-ends = {}
+ends = []
 for links, dash in zip(networks, ("-", "--"), strict=False):
     for cause, (colour, mark) in looks.items():
         shares = np.array([nb08.efficiency(n, cause, gpu_batch, ips, links) for n in counts])
         cost = 90 * 1_281_167 / ips / 3600 * price / shares
         top.plot(counts, cost, mark + dash, color=colour, label=f"{links}, {cause}")
-        ends[links, cause] = cost[-1]
+        ends.append(cost[-1])
 top.legend(loc="upper left")
-title = f"A run costs {min(ends.values()):,.0f} to {max(ends.values()):,.0f} on 512 GPUs"
-top.set(title=f"{title}, by network and cause of the loss (predicted)", ylim=(0, None))
-top.set_ylabel(f"cost at {price:g}\nper GPU-hour")
+top.set_title(f"90 epochs cost {min(ends):,.0f} to {max(ends):,.0f} on 512 GPUs (predicted)")
+top.set(ylim=(0, None), ylabel=f"cost at {price:g}\nper GPU-hour")
 top1, spread = np.array([goyal[batch] for batch in batches]).T
 low.errorbar(np.array(batches) / gpu_batch, top1, yerr=spread, fmt="o-", capsize=3)
 finding = ", ".join(f"{goyal[n][0]:.1f}% at {n:,}" for n in (256, 8192, 65536))
-low.set(title=f"Top-1: {finding} images per update", ylabel="top-1, %\n(published)")
+low.set(title=f"Top-1: {finding} images per update (published)", ylabel="top-1, %")
 low.set_xscale("log", base=2)
 low.set_xticks(counts, [f"{n}\n{n * gpu_batch:,}" for n in counts])
-low.set_xlabel(f"GPUs, and the global batch with {gpu_batch} images each (log scale)")
-said = "; ".join(f"{links}, {cause}: {cost:.0f}" for (links, cause), cost in ends.items())
-workshop.figure(fig, alt=f"Cost of a run on 512 GPUs: {said}. Top-1 by global batch: {finding}.")
+low.set_xlabel(f"GPUs, and their global batch with {gpu_batch} images each (log scale)")
+workshop.figure(fig, alt=f"{top.get_title(loc='left')} Top-1 by global batch: {finding}.")
 ffcv = session.results["published.minutes.ffcv.8"]
 print(f"{finding} ({session.results['published.batch.8192.error'].source})")
 shares = nb08.efficiency(16, "stragglers", gpu_batch, ips, network)
@@ -749,7 +707,7 @@ amp, tuned = (item.value for item in found)
 print(f"Without a new GPU: rung 5 is {tuned / amp:.2f} times as fast as rung 4 (recorded H100).")
 
 # %% [markdown]
-# Up to about 8,192 images, the plain recipe loses almost nothing. Beyond that, use strong scaling or a recipe for large batches. Even on 8 GPUs, a faster recipe saves time: FFCV is a loader with its own.
+# Up to about 8,192 images, the plain recipe loses almost nothing. Beyond that, use strong scaling or a recipe for large batches. Even on 8 GPUs, another recipe can save time, as FFCV's.
 #
 # Both models are fitted to one host, a DGX-1; the published hosts of DLPerf lose more. For fast GPUs with one slow adapter per host, not even the causes agree. Then measure first: rent two such hosts for an hour, and start `bench.py` on both (`torchrun --nnodes 2 …`).
 #
