@@ -191,7 +191,7 @@ print(f"After the calls in training mode, {100 * same:.0f}% of the predictions a
 
 
 # %%
-def ready(net):
+def ready(net, dtype):
     """Return a copy of a network, its convolutions in `dtype` and channels last."""
     net = copy.deepcopy(net)
     for layer in net.modules():
@@ -203,7 +203,7 @@ def ready(net):
 dtype, size = getattr(torch, session.dtype), session.pixels
 many = torch.stack([prepare(file, size) for file in some[: max(16, *session.race)]])
 many = many.to(device, dtype, memory_format=torch.channels_last)
-one, eager = many[:1], ready(model)
+one, eager = many[:1], ready(model, dtype)
 
 
 def traced(net, batch, file):
@@ -327,7 +327,7 @@ for module in list(folded.modules()):
             count += 1
 folding = (predict(folded) - logits).abs().max().item()
 print(f"{count} batch norms folded; logits up to {logits.abs().max():.1f} change by {folding:.1e}")
-folded = ready(folded)
+folded = ready(folded, dtype)
 fewer, left, left_busy = traced(folded, one, "folded.json")
 saved = (operators - fewer) * start + kinds["normalisation"]
 print(
@@ -462,7 +462,7 @@ if device.type == "cpu" and find_spec("openvino"):
     network = core.compile_model("float.onnx", "CPU", limits)
     forms["OpenVINO"] = lambda x: torch.from_numpy(network(x.numpy())[0])
 if device.type == "cpu" and session.machine.bfloat16:
-    halved = copy.deepcopy(folded).bfloat16()
+    halved = ready(folded, torch.bfloat16)
     forms["bfloat16"] = lambda x: halved(x.bfloat16()).float()
 if device.type == "cuda":  # the exported file takes only images of this size
     images = torch.stack([prepare(file, size) for file in some]).to(device)
@@ -607,8 +607,12 @@ for n, ms in batches.items():
 more = [n for n in batches if n > 1]
 if len(more) > 2 and not kernels:
     each, fixed = np.polyfit(more, [np.median(batches[n]) for n in more], 1)
-    print(f"From batch {more[0]} on, n images take about {fixed:.1f} + {each:.1f} n ms;", end=" ")
-    print(f"starts and weights take {shared:.1f} ms")
+    print(f"From batch {more[0]} on, n images take about {fixed:.1f} + {each:.1f} n ms", end=" ")
+    print(f"(starts and weights: {shared:.1f} ms);", end=" ")
+    name = best[small][0]
+    one_image, last = (np.median(results[n][name]) for n in (small, large))
+    each = (last - one_image) / (large - small)
+    print(f"with {name}, {one_image - each:.1f} + {each:.1f} n ms")
 _, _, busy_many = traced(eager, many[:n], "many.json")
 print(f"Batch {n}:", end=" ")
 if kernels:
@@ -644,7 +648,7 @@ ax.set_xlabel(f"batch (log scale); median and range of {rounds} rounds; V100: pu
 workshop.figure(fig, alt=f"Speed of the largest batch over batch 1: {rise}.")
 
 # %% [markdown]
-# A batch clearly above the prediction shares more costs or runs faster kernels. On a CPU, PyTorch chooses a convolution's code by its input's size (last lines above the figure). oneDNN's first reorders the weights in every call, another cost that a batch shares; engines do that once, when they load. On a GPU, one image cannot keep all cores busy.
+# A batch clearly above the prediction shares more costs or runs faster kernels. On a CPU, PyTorch chooses a convolution's code by its input's size, and oneDNN's reorders the weights in every call, a fixed cost; an engine does so once, when it loads (compare the lines above the figure). On a GPU, one image cannot keep all cores busy.
 #
 # ## One request
 #
