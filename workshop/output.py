@@ -144,7 +144,7 @@ def spans(axes: Any, rows: Mapping[str, Sequence[float]], colours: Mapping[str, 
                       textcoords="offset points", weight="bold")  # fmt: skip
     axes.set(xscale="log", yticks=range(len(rows)), yticklabels=list(rows))
     axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.margins(x=0.12)
+    axes.margins(x=0.2)
     log_ticks(axes.xaxis)
 
 

@@ -517,11 +517,11 @@ for n in session.race:
 fig, axes = plt.subplots(1, len(results), figsize=(9, 3.6), layout="constrained")
 for ax, (n, ms) in zip(axes, results.items(), strict=True):
     first, second, lead = best[n]
-    lead = f"{lead.median:.2f} × {second}" if lead.clear else f"no clear lead on\n{second}"
-    colours = dict.fromkeys(rounded, "0.6") | {first: workshop.FINDING}
+    colours = dict.fromkeys(rounded, "0.6") | ({first: workshop.FINDING} if lead.clear else {})
+    lead = f"{lead.median:.2f} × {second}" if lead.clear else f"no clear lead on {second}"
     order = sorted(ms, key=lambda name: np.median(ms[name]))
     workshop.spans(ax, {name: ms[name] for name in order}, colours)
-    ax.set(title=f"Batch {n}: {first}, {lead}", xlabel="ms per batch (log scale)")
+    ax.set(title=f"Batch {n}: {first},\n{lead}", xlabel="ms per batch (log scale)")
 name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
 fig.suptitle(
     f"Median and range, {rounds} rounds (grey: fewer bits); {name}, {session.dtype}, {size} px"
