@@ -546,7 +546,7 @@ print(
 print(f"{found['bytes'] / 1e6:.0f} MB (12 classes) take {1000 * exchange:.0f} ms without overlap")
 
 # %%
-fig, axes = plt.subplots(1, 2, figsize=(9, 3), layout="constrained", sharex=True, sharey=True)
+fig, axes = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained", sharex=True, sharey=True)
 ways = ("alone", "together", "barrier", "exchange")
 scaled, missed, said = {}, {}, []
 usual_way = np.array(found["alone" if gpus else "all cores"][str(big)][1:])  # of one worker
@@ -559,22 +559,23 @@ for ax, (name, count) in zip(axes, (("weak", big), ("strong", big // workers)), 
         step = times[before] + exchange
         missed[name][model] = workshop.ratio(times["exchange"] / step)
         at = np.median(workers * count / big * usual_way / step)
-        ax.plot(at, 3.4, mark, color="black", mfc="white", ms=7, label=f"{model}, predicted")
+        ax.plot(at, 3.4, mark, color="black", mfc="white", ms=7)
     ax.axvline(1, color="black", ls=":")
     ax.set_title(f"{name.title()}, {count} images each: {scaled[name].median:.2f} × one worker")
-    ax.set_xlabel(f"speed over one worker{' on all cores' * (not gpus)} (dotted)")
+    unit = f"speed over one worker{' on all cores' * (not gpus)}"
+    ax.set_xlabel(f"{unit} (dotted)\npredicted: ◇ α-β, □ barrier + α-β")
     print(f"{name} scaling, {workers} workers over one: {scaled[name]}; alone, a step", end=" ")
     print(f"takes {1000 * np.median(times['alone']):,.0f} ms")
     step = times["alone"]
     added = zip(("contention", "waiting", "the exchange"), causes(*times.values()), strict=True)
     for cause, seconds in added:
-        print(f"  {cause} adds {1000 * np.median(seconds):,.0f} ms; with over without it:", end=" ")
-        print(workshop.ratio((step + seconds) / step))
+        change = workshop.ratio((step + seconds) / step)
+        ms = f"{1000 * np.median(seconds):,.0f} ms" if change.clear else "nothing clear"
+        print(f"  {cause} adds {ms}; with over without it: {change}")
         step = step + seconds
     for model, ratio in missed[name].items():
         print(f"  measured step over {model}: {ratio}")
     said += [f"{name}, {way}: {np.median(speed):.2f}" for way, speed in speeds.items()]
-axes[1].legend()
 workshop.figure(fig, alt=f"Speed-up with {workers} workers. {'; '.join(said)}")
 
 # %% [markdown]
@@ -612,13 +613,13 @@ perfect = series.ips[1] / 100
 speeds = [nb08.predictions(("DLPerf", "mixed"), n) for n in counts]
 fig, ax = plt.subplots(figsize=(9, 3.6), layout="constrained")
 share = {}
-for name, colour in models.items():
-    curve = [ips[name] / n / perfect for n, ips in zip(counts, speeds, strict=True)]
+for name, colour in list(models.items())[1:]:
+    curve = [speed[name] / n / perfect for n, speed in zip(counts, speeds, strict=True)]
     share[name] = f"{curve[-1]:.0f}%"
     ax.plot(counts, curve, "-" if name in ("stragglers", "communication") else "--", color=colour)
     ax.text(512, curve[-1], f"   {name}: {share[name]}", va="center", color=colour)
-for n, ips in series.ips.items():
-    ax.plot(n, ips / n / perfect, "o" if n in series.fit_on else "D", color="black", ms=7)
+for n, speed in series.ips.items():
+    ax.plot(n, speed / n / perfect, "o" if n in series.fit_on else "D", color="black", ms=7)
 reached = f"{series.ips[32] / 32 / perfect:.0f}%"
 two = f"{share['stragglers']} and {share['communication']}"
 ax.set_title(f"32 V100s reach {reached} of perfect speed; for 512, two good models say {two}")
