@@ -579,7 +579,7 @@ for ax, (name, count) in zip(axes, (("weak", big), ("strong", big // workers)), 
 workshop.figure(fig, alt=f"Speed-up with {workers} workers. {'; '.join(said)}")
 
 # %% [markdown]
-# You would give one worker all of a CPU's cores, so the titles compare with that. *α-β* counts only the exchange; *barrier + α-β* adds what the controls lost. If the measured step is clearly shorter, the backward pass hid part of the exchange; if clearly longer, and the line fits, DDP's copies or slower computing add to it. (Strong *perfect* is lower: small batches are slow.)
+# You would give one worker all of a CPU's cores, so the titles compare with that. *alone* is *n* times one worker's share; *α-β* predicts only the exchange; *barrier + α-β* adds what the controls lost. If the measured step is clearly shorter, the backward pass hid part of the exchange; if clearly longer, and the line fits, DDP's copies or slower computing add to it. (In strong scaling, small batches are slow.)
 #
 # ## Predict GPUs you do not have
 #
