@@ -135,7 +135,7 @@ def answer_times(net, batch, repeats, warm_up, wait):
 
 
 # %%
-from workshop.lessons import nb07_checks
+from workshop.lessons import nb07, nb07_checks
 
 answer_times = nb07_checks.check_clock(answer_times)
 wait = torch.cuda.synchronize if device.type == "cuda" else (lambda: None)
@@ -225,21 +225,12 @@ def traced(net, batch, file):
     return (len(calls) - len(inner)) // 3, len(kernels) // 3, sum(kernels) / 3
 
 
-def convolutions(file):
-    """Print which code ran the convolutions of a trace on a CPU."""
-    events = json.loads(Path(file).read_text())["traceEvents"]
-    codes = {"aten::_slow_conv2d_forward": "PyTorch's own", "aten::mkldnn_convolution": "oneDNN's"}
-    for name, code in codes.items():
-        ms = [event["dur"] / 3000 for event in events if event["name"] == name]
-        print(f"{code} code runs {len(ms) // 3} of the convolutions, in {sum(ms):.2f} ms")
-
-
 operators, kernels, busy = traced(eager, one, "one.json")
 kinds = workshop.trace("one.json", of="prediction")
 share = kinds["convolution"] / sum(kinds.values())
 print(f"{operators} operators; convolutions take {share:.0%} of the time")
 if not kernels:
-    convolutions("one.json")
+    nb07.print_convolutions("one.json")
 
 # %% [markdown]
 # Folding, below, removes *normalisation* and some of the time between operators (*other*; on a GPU, *waiting*). What does it cost just to *start* an operator? Time chains of convolution, batch norm and ReLU on a single number: there is nothing to compute. The time per added operator is its cost. A second cost does not grow with the batch: every weight is read from memory, at about the bandwidth of a large copy.
@@ -292,7 +283,7 @@ else:
         print("These two add up to more than the prediction: the weights come from a cache.")
 
 # %% [markdown]
-# The operators are 53 convolutions, 53 batch norms, 49 ReLUs, 16 additions, two poolings and a linear layer. Starting fewer of them helps on *your* device only if the first share above is large. If it is small, as on most CPUs, look at the convolutions: other engines, below, run faster ones.
+# The operators are 53 convolutions, 53 batch norms, 49 ReLUs, 16 additions, two poolings and a linear layer. Starting fewer of them helps on *your* device only if the first share above is large. If it is small, look at the convolutions: other engines, below, may run faster ones.
 #
 # ## Fewer operators: fold the batch norms
 #
@@ -482,7 +473,7 @@ for name, form in forms.items():
 #
 # ## Which version is fastest?
 #
-# All versions take turns; an untimed call before each timed one hands the cores to the next engine's threads. `Predictor` is this library's; it also folds. Versions with fewer bits answer differently, so they cannot win. Compare within a race, as a machine's speed drifts between cells, and believe a small gain (folding's) only if two races show it. **Predict** the order at batch 1, and at the larger batch. ([`torch.compile` is slow?](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step))
+# All versions take turns; an untimed call before each timed one hands the cores to the next engine's threads. `Predictor` is this library's; it also folds. Versions with fewer bits answer differently, so they cannot win. Compare within a race, as speeds drift, and believe a small gain (folding's) only if two races show it. **Predict** the order at batch 1, and at the larger batch. ([`torch.compile` is slow?](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step))
 
 
 # %%
@@ -534,9 +525,6 @@ workshop.figure(fig, alt=f"Time per batch by version and batch size. {said}.")
 
 
 # %%
-from workshop.lessons import nb07
-
-
 def profiled(names, batch, turns):
     """Profile versions in turns; return each one's operators, and (convolution, rest) in ms."""
     engines, counts, spent = {}, {}, {name: [] for name in names}
@@ -618,7 +606,7 @@ print(f"Batch {n}:", end=" ")
 if kernels:
     print(f"kernels run for {busy_many / n:.3f} ms per image; those of one image, {busy:.2f} ms")
 else:
-    convolutions("many.json")
+    nb07.print_convolutions("many.json")
 
 # %%
 from rn50 import published
@@ -773,16 +761,12 @@ print(workshop.ratio(most * times[1] / times[most]))
 # ## Where is the time going now?
 
 # %% tags=["results"]
-ms = results[large]
-gain = str(workshop.ratio(ms["eager"] / ms["Predictor"]))
 queued = float(np.median(tails["one at a time"][1]))
 budget = np.median(decoding), np.median(latency - decoding), max(0, queued - 1 / capacity)
 print(
     "One request: preparation {:.1f} ms, network {:.1f} ms; at 80% load,".format(*budget), end=" "
 )
 print(f"one at a time, p95 adds {budget[2]:.1f} ms of queue")
-session.note("starting", started, "%", "time share of starting operators, batch 1")
-session.note("folded_faster", gain, "", f"Predictor over eager, batch {large}")
 session.note("decoding", share, "%", "share of a request spent on preparation")
 session.note("p95", float(p95), "ms", f"p95 of {requests} single requests")
 session.note("p95_load", queued, "ms", "p95 at 80% load, one at a time")
