@@ -92,7 +92,6 @@ def work_as_peer(args: argparse.Namespace) -> None:
     if rank == 0:
         print("seconds " + json.dumps(seconds[1:]), flush=True)  # the first step fills caches
     if not with_horovod:
-        del model  # it refers to the group, whose threads end with the last reference
         torch.distributed.destroy_process_group()
 
 

@@ -11,7 +11,7 @@ from workshop.checks.use import use
 from workshop.load_order import load_triton_first
 from workshop.observe import try_script
 from workshop.opening import course_map, start
-from workshop.output import explore, figure, quiet_stderr, ranges, table
+from workshop.output import explore, figure, log_ticks, quiet_stderr, ranges, spans, table
 from workshop.ratio import ratio
 from workshop.session import has
 from workshop.trace import trace
@@ -28,11 +28,13 @@ __all__ = [
     "has",
     "hint",
     "ladder",
+    "log_ticks",
     "progress",
     "quiet_stderr",
     "ranges",
     "ratio",
     "solution",
+    "spans",
     "start",
     "table",
     "trace",

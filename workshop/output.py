@@ -143,6 +143,32 @@ def ranges(
     axes.xaxis.set_major_formatter("{x:,g}")
 
 
+def spans(axes: Any, rows: Mapping[str, Sequence[float]], colours: Mapping[str, str]) -> None:
+    """Draw a line over the turns of each name, a dot at the median, and the median as a number.
+
+    The axis is logarithmic, the first name on top; without an entry in `colours`, it is black.
+    """
+    for row, (name, values) in enumerate(rows.items()):
+        middle, colour = statistics.median(values), colours.get(name, "black")
+        axes.plot([min(values), max(values)], [row, row], color=colour, lw=2)
+        axes.plot(middle, row, "o", color=colour, ms=7)
+        axes.annotate(f"{middle:,.3g}", (max(values), row), (7, 0), va="center",
+                      textcoords="offset points", weight="bold")  # fmt: skip
+    axes.set(xscale="log", yticks=range(len(rows)), yticklabels=list(rows))
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.margins(x=0.2)
+    log_ticks(axes.xaxis)
+
+
+def log_ticks(axis: Any) -> None:
+    """Label a logarithmic axis at 1, 2, 5, 10 and so on."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())
+
+
 def cell_text(value: Any) -> str:
     """Return a table's cell as text: numbers short, None as a dash."""
     if value is None:

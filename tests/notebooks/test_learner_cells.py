@@ -25,7 +25,7 @@ from PIL import Image
 from data_prep import im2rec
 from tests.conftest import ROOT
 from tests.support import Photos
-from workshop import masters
+from workshop import expected, masters
 from workshop.lessons import nb01
 from workshop.lessons.choice import choose_by_cases
 
@@ -347,8 +347,33 @@ def test_capture_in_07(answer: str, said: str, tmp_path: Path, capsys) -> None:
 
     from workshop.lessons import nb07_checks
 
-    names = {"torch": torch, "nb07_checks": nb07_checks, "device": torch.device("cpu")}
+    names = {
+        "torch": torch, "np": np, "nb07_checks": nb07_checks, "device": torch.device("cpu"),
+        "operators": 3, "starts": np.full(5, 0.1), "alone": np.ones(5), "kernels": 0,
+        "session": SimpleNamespace(results=expected.load(ROOT / "notebooks" / "expected")),
+    }  # fmt: skip
     execute("07", "def capture", answer, names, tmp_path)
+    out = capsys.readouterr().out
+    assert said in out and "starting takes 30% of a prediction" in out
+    assert "7.2 times eager's 204 img/s: batch 1" in out
+
+
+LATENCY = "return service + service * load / (2 * (1 - load))"
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [("", "not written yet"), (LATENCY, "✓"), (LATENCY[:7] + LATENCY[17:], "only the wait")],
+)
+def test_latency_in_07(answer: str, said: str, tmp_path: Path, capsys) -> None:
+    import torch
+
+    from workshop.lessons import nb07_checks
+
+    names = {"torch": torch, "nb07_checks": nb07_checks}
+    with pytest.raises(NameError):  # the load test needs the notebook's networks
+        execute("07", "def mean_latency", answer, names, tmp_path)
     assert said in capsys.readouterr().out
 
 
@@ -415,7 +440,29 @@ def test_fit_in_08(answer: str, said: str, tmp_path: Path, monkeypatch, capsys) 
     monkeypatch.chdir(tmp_path)
     found = {"all_reduce": [[1000.0, 0.001 + 1e-6], [1e9, 1.001]], "bytes": 10**8}
     (tmp_path / "together.json").write_text(json.dumps(found))
-    names = {"np": np, "json": json, "Path": Path, "nb08_checks": nb08_checks}
+    names = {"np": np, "json": json, "Path": Path, "nb08_checks": nb08_checks, "gpus": 0}
     execute("08", "def fit", answer, names, tmp_path)
     first, *_, last = capsys.readouterr().out.splitlines()
     assert said in first and "α 1000 µs, β 1.00 GB/s: 100 MB (12 classes) take 101 ms" in last
+
+
+CAUSES = "return together - alone, barrier - together, exchange - barrier"
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("", "`causes` is not written yet"),
+        (CAUSES, "✓ `causes`"),
+        (CAUSES.replace("exchange - barrier", "exchange - together"), "includes the waiting"),
+    ],
+)
+def test_causes_in_08(answer: str, said: str, tmp_path: Path, monkeypatch, capsys) -> None:
+    from workshop.lessons import nb08_checks
+
+    monkeypatch.chdir(tmp_path)
+    found = {"all_reduce": [[1000.0, 0.001 + 1e-6], [1e9, 1.001]], "bytes": 10**8}
+    (tmp_path / "together.json").write_text(json.dumps(found))
+    names = {"np": np, "json": json, "Path": Path, "nb08_checks": nb08_checks, "gpus": 0}
+    execute("08", "def fit", [FIT, answer], names, tmp_path)
+    assert said in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Immediate checks of notebook 07: the learner's clock, folded batch norm and CUDA graph."""
+"""Immediate checks of notebook 07: the learner's clock, folded batch norm, graph and queue."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from workshop.checks.compare import known, refuse, wrong
-from workshop.lessons.choice import choose
+from workshop.checks.compare import Mistake, known, refuse, wrong
+from workshop.lessons.choice import choose, choose_by_cases
 from workshop.lessons.nb08_checks import judge_turns
 
 EPS = 0.1  # of the check's batch norms: large enough that leaving it out is detected
@@ -71,6 +71,25 @@ def capture(net: Any, example: Tensor) -> Callable[[Tensor], Tensor]:
     return replay
 
 
+def mean_latency(service: float, load: float) -> float:
+    """Return the mean latency in ms at a `load` below 1."""
+    return service * (1 + load / (2 * (1 - load)))
+
+
+LATENCIES = ((6.0, 0.5), (4.0, 0.8), (2.0, 0.0))  # service and load
+LATENCY_MISTAKES: tuple[Mistake, ...] = (
+    (lambda service, load: service * load / (2 * (1 - load)), "This is only the wait.",
+     "Add the request's own service."),
+    (lambda service, load: service * (1 + load / (1 - load)),
+     "The 2 is missing: without it, service times would be random, too.",
+     "The wait is service * load / (2 * (1 - load))."),
+    (lambda service, load: service * (1 + load / 2 * (1 - load)),
+     "(1 - load) multiplies, instead of dividing.", "Write load / (2 * (1 - load))."),
+    (lambda service, load: service + load / (2 * (1 - load)),
+     "The wait is in services, not in ms.", "Multiply it by `service`."),
+)  # fmt: skip
+
+
 def check_clock(own: Callable[..., Any]) -> Callable[..., Any]:
     """Check a learner's `answer_times` on a network that queues its work, as on a GPU."""
     return choose("answer_times", own, answer_times, lambda: judge_clock(own), show=True)
@@ -85,6 +104,11 @@ def check_capture(own: Callable[..., Any], device: str) -> Callable[..., Any]:
     """Check a learner's `capture` on a small network, without a GPU with `stand_in`."""
     with contextlib.nullcontext() if device == "cuda" else stand_in():
         return choose("capture", own, capture, lambda: judge_capture(own, device), show=True)
+
+
+def check_latency(own: Callable[..., Any]) -> Callable[..., Any]:
+    """Check a learner's `mean_latency` in a few cases."""
+    return choose_by_cases("mean_latency", own, mean_latency, LATENCIES, LATENCY_MISTAKES)
 
 
 # --- clock ----------------------------------------------------------------------------------------

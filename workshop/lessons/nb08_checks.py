@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from workshop.checks.compare import Wrong, like, refuse, wrong
-from workshop.lessons.choice import Function, choose, write_chosen
+from workshop.checks.compare import Mistake, Wrong, like, refuse, wrong
+from workshop.lessons.choice import Function, choose, choose_by_cases, write_chosen
 
 WARM_UP = (0.09, 0.06)  # seconds of the check's steps
 TIMED = (0.02, 0.08, 0.03, 0.03)  # their mean is not their median
@@ -48,6 +48,24 @@ def fit(size: Any, seconds: Any) -> tuple[float, float]:
     return alpha, 1 / per_byte
 
 
+def causes(alone: Any, together: Any, barrier: Any, exchange: Any) -> tuple[Any, Any, Any]:
+    """Return the seconds that contention, waiting and the exchange add to a step."""
+    return together - alone, barrier - together, exchange - barrier
+
+
+STEPS = ((0.20, 0.23, 0.28, 0.40), (0.10, 0.12, 0.11, 0.15))  # alone, together, barrier, exchange
+CAUSE_MISTAKES: tuple[Mistake, ...] = (
+    (lambda *s: (s[1] - s[0], s[2] - s[0], s[3] - s[0]), "Each includes those before it.",
+     "Subtract the run that differs in one thing only: barrier - together, exchange - barrier."),
+    (lambda *s: (s[0] - s[1], s[1] - s[2], s[2] - s[3]), "The signs are reversed.",
+     "Subtract the run without the cause from the run with it."),
+    (lambda *s: (s[1] - s[0], s[2] - s[1], s[3] - s[1]), "The exchange includes the waiting.",
+     "DDP's exchange waits, too, as the barrier does: subtract barrier."),
+    (lambda *s: (s[1] / s[0], s[2] / s[1], s[3] / s[2]), "These are ratios.",
+     "Return differences, in seconds."),
+)  # fmt: skip
+
+
 def check_clock(yours: Function, file: str) -> Function:
     """Return a learner's `measure` if it is right, else the finished one; print what is wrong.
 
@@ -70,6 +88,10 @@ def check_clock(yours: Function, file: str) -> Function:
 
 def check_fit(yours: Function) -> Function:
     return choose("fit", yours, fit, lambda: judge_fit(yours), show=True)
+
+
+def check_causes(yours: Function) -> Function:
+    return choose_by_cases("causes", yours, causes, STEPS, CAUSE_MISTAKES)
 
 
 class Device:

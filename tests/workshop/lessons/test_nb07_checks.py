@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -270,3 +271,31 @@ def test_a_stand_in_replays_resnet() -> None:
 def test_the_finished_capture_passes_on_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     assert nb07.check_capture(nb07.capture, "cuda") is nb07.capture
     assert capsys.readouterr().out.startswith("✓")
+
+
+# --- queue ----------------------------------------------------------------------------------------
+
+
+def test_right_latencies_pass(capsys: pytest.CaptureFixture[str]) -> None:
+    def own(service: float, load: float) -> float:
+        return service + service * load / (2 - 2 * load)
+
+    assert nb07.check_latency(own) is own
+    assert capsys.readouterr().out.startswith("✓")
+
+
+@pytest.mark.parametrize("mistake", nb07.LATENCY_MISTAKES, ids=lambda mistake: mistake[1])
+def test_wrong_latencies_get_their_diagnosis(
+    mistake: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert nb07.check_latency(mistake[0]) is nb07.mean_latency
+    assert mistake[1] in capsys.readouterr().out
+
+
+def test_predicted_latency_is_that_of_a_simulated_queue() -> None:
+    random = np.random.default_rng(0)
+    service, load, count = 6.0, 0.8, 400_000
+    arrivals = np.cumsum(random.exponential(service / load, count))
+    ends = np.arange(count) * service  # the latest end so far, less the services since
+    ends = np.maximum.accumulate(arrivals - ends) + ends + service
+    assert np.mean(ends - arrivals) == pytest.approx(nb07.mean_latency(service, load), rel=0.03)

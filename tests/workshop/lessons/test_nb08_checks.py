@@ -221,3 +221,20 @@ def test_fits(said: str, capsys: pytest.CaptureFixture[str]) -> None:
     right = said.startswith("✓")
     assert nb08.check_fit(own) is (own if right else nb08.fit)
     assert said in capsys.readouterr().out.splitlines()[0]
+
+
+# --- causes ---------------------------------------------------------------------------------------
+
+
+def test_right_causes_pass(capsys: pytest.CaptureFixture[str]) -> None:
+    def own(*seconds: float) -> Any:
+        return np.diff(seconds)
+
+    assert nb08.check_causes(own) is own
+    assert capsys.readouterr().out.startswith("✓")
+
+
+@pytest.mark.parametrize("mistake", nb08.CAUSE_MISTAKES, ids=lambda mistake: mistake[1])
+def test_wrong_causes_get_their_diagnosis(mistake: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert nb08.check_causes(mistake[0]) is nb08.causes
+    assert mistake[1] in capsys.readouterr().out
