@@ -125,12 +125,17 @@ def in_copy(word: str, folder: Path, work: Path) -> str:
 def choose_launcher(script: Path) -> str:
     """Return the launcher for what a script imports; python if it starts its ranks itself."""
     text = script.read_text(encoding="utf-8", errors="replace")
-    spawns = "torch.multiprocessing" in text and re.search(r"\b(spawn|start_processes)\(", text)
+    spawns = "torch.multiprocessing" in text and (
+        re.search(r"\b(spawn|start_processes)\(", text)
+        or re.search(r"\bProcess\(", text)
+        and re.search(r"\binit_process_group\([^)]*rank=", text)
+    )
     if spawns and '"RANK"' not in text.replace("'", '"'):  # else it can also be started
         return "python"
     imports = "\n".join(re.findall(r"^\s*(?:import|from)\b.*", text, re.MULTILINE))
     uses = r"\btorch(\.| import .*?\b)(distributed|nn\.parallel)\b|\binit_process_group\("
-    distributed = re.search(uses, text)
+    wraps = r"\b(accelerate|lightning|pytorch_lightning)\b"  # these call it themselves
+    distributed = re.search(uses, text) or re.search(wraps, imports)
     chosen = distributed and "horovod" not in imports
     return "torchrun" if chosen or not installed.has("horovod") else "horovodrun"
 

@@ -452,6 +452,18 @@ def test_a_script_that_fails_shows_why(tmp_path: Path, code: str, said: list[str
         ("import torch\ntorch.distributed.init_process_group()", "torchrun"),
         ("from torch.nn.parallel import DistributedDataParallel", "torchrun"),
         ("import torch.distributed, torch.multiprocessing as mp\nmp.spawn(work)", "python"),
+        (
+            "from torch.multiprocessing import Process\nProcess(target=work).start()\n"
+            "torch.distributed.init_process_group('gloo', rank=rank, world_size=2)",
+            "python",
+        ),
+        (
+            "from torch.multiprocessing import Process\nProcess(target=load).start()\n"
+            "torch.distributed.init_process_group('gloo')",
+            "torchrun",
+        ),
+        ("import torch\nfrom accelerate import Accelerator", "torchrun"),
+        ("from lightning.fabric import Fabric", "torchrun"),
     ],
 )
 def test_the_launcher_follows_the_imports(tmp_path: Path, text: str, launcher: str) -> None:
