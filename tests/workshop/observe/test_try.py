@@ -86,6 +86,12 @@ BY_HAND_RATE = (
     "    optimizer.zero_grad()",
     "    optimizer.zero_grad(); optimizer.param_groups[0]['lr'] *= 1.1",
 )
+BY_HAND_ACCUMULATES = [  # an update after four batches of 8: those of all ranks together
+    ("split(32 // size)", "split(8)"),
+    ("for rows in order:\n    optimizer.zero_grad()", "for step, rows in enumerate(order, 1):"),
+    ("    for parameter in", "    if step % (4 // size):\n        continue\n    for parameter in"),
+    ("    optimizer.step()", "    optimizer.step()\n    optimizer.zero_grad()"),
+]
 BY_HAND_NOISY = ("model(images[rows])", "model(images[rows] + torch.rand(len(rows), 1))")
 # script, edits, a change and what can be known of it
 KNOWN = [
@@ -276,6 +282,39 @@ def test_orders_and_ddp_s_names_are_remarks(
     assert not result.missing
     assert result["share"].evidence.endswith(share)
     assert result["writes"].evidence.endswith(writes)
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_all_batches_of_an_update_count(tmp_path: Path) -> None:
+    result = attempt(edited(tmp_path, "by_hand", *BY_HAND_ACCUMULATES))
+    assert result["share"].status == result["rate"].status == "seen", str(result)
+    assert result["share"].evidence.startswith("80 samples on each rank, none of them")
+    assert "takes as many samples as on one rank" in result["rate"].evidence
+
+
+SPAWNED = """
+import torch.multiprocessing
+
+def work(rank, text):
+    exec(text, {"rank": rank})
+
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(work, (open("by_hand.py").read(),), 2)
+"""
+MEET = ('group("gloo")', 'group("gloo", "file:///proc/self/cwd/meet", rank=rank, world_size=2)')
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_seeds_of_spawned_ranks_differ_in_the_run_with_different_seeds(tmp_path: Path) -> None:
+    """They have no rank until they join the group, after the recorder's start."""
+    edited(tmp_path, "by_hand", MEET)
+    (tmp_path / "spawned.py").write_text(SPAWNED)
+    result = attempt(tmp_path / "spawned.py")
+    assert result.launcher == "python" and not result.missing, str(result)
+    assert result["alike"].status == "not seen"
+    assert "with different seeds, they differed" in result["alike"].evidence
 
 
 @pytest.mark.acceptance

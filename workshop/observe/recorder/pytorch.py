@@ -21,7 +21,8 @@ class Watch:
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self.torch: Any = None
-        self.batch: Any = ()  # what went into the model
+        self.batch: Any = ()  # what went into the model last
+        self.batches: list[bytes] = []  # the samples of the backward passes of this update
         self.local: dict[int, Any] = {}  # by parameter id: its gradient before any exchange
         self.hooked: set[int] = set()  # ids of parameters
         self.stepping = 0  # optimizers whose steps are inside each other
@@ -38,6 +39,8 @@ class Watch:
         listen(torch.utils.data.DistributedSampler, "__iter__", self.takes_shard)
         listen(torch.utils.data.RandomSampler, "__iter__", self.shuffles)
         listen(torch, "save", self.saves)
+        listen(torch.autograd, "backward", self.backward_begins, first=True)
+        listen(torch.autograd, "backward", self.backward_ends)
         self.recorder.vary_seed(torch, "manual_seed")
         if dist.is_available():
             listen(dist, "init_process_group", self.group_started)
@@ -95,6 +98,17 @@ class Watch:
         if module.training and next(module.parameters(), None) is not None:
             self.batch = inputs
 
+    def samples(self) -> list[bytes]:
+        return [self.raw(sample) for batch in self.tensors(self.batch)[:1] for sample in batch]
+
+    def backward_begins(self, *args: Any, **kwargs: Any) -> None:
+        """Keep what went into the model: an update may follow several backward passes."""
+        if self.recorder.left > 0:
+            self.batches += self.samples()
+
+    def backward_ends(self, *args: Any, **kwargs: Any) -> None:
+        self.batch = ()  # also what activation checkpointing passed in
+
     def parameters_added(self, result: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
         """Follow the gradients of an optimizer's parameters; note the weights of the first one."""
         if not self.hooked:
@@ -125,14 +139,13 @@ class Watch:
         if not self.stepping and self.local:
             with suppress(Exception):
                 self.recorder.update(**self.state)
-            self.local = {}
+            self.local, self.batches = {}, []
 
     def look(self, optimizer: Any) -> dict[str, Any]:
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         device, visible = parameters[0].device, os.environ.get("CUDA_VISIBLE_DEVICES", "all")
-        batch = self.tensors(self.batch)[:1]
         return {
-            "batch": [self.raw(sample) for tensor in batch for sample in tensor],
+            "batch": self.batches or self.samples(),
             "weights": [self.raw(p) for p in parameters],
             "optimizer": type(optimizer).__name__,
             "rate": max(float(group["lr"]) for group in optimizer.param_groups),
