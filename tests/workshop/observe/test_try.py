@@ -293,6 +293,19 @@ def test_all_batches_of_an_update_count(tmp_path: Path) -> None:
     assert "takes as many samples as on one rank" in result["rate"].evidence
 
 
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_fsdp_is_not_supported_and_the_rows_say_so(tmp_path: Path) -> None:
+    shard = "__import__('torch.distributed.fsdp').distributed.fsdp.fully_shard(model)"
+    edits = [("DistributedDataParallel(model)", shard), ("if rank == 0:", "if True:"),
+             ('"model.pt"', 'f"model-{rank}.pt"')]  # fmt: skip
+    result = attempt(edited(tmp_path, "ddp", *edits), single=False)
+    assert not result.missing, str(result)
+    for change in ("share", "rate", "average", "alike"):
+        assert result[change].status == "not seen"
+        assert result[change].evidence.startswith("FSDP is not supported:")
+
+
 SPAWNED = """
 import torch.multiprocessing
 

@@ -14,6 +14,8 @@ from typing import Any
 
 from . import Recorder, digest, few
 
+SHARDED = {"FSDPModule", "FullyShardedDataParallel"}
+
 
 class Watch:
     """The memory of the recorder between the events of a step."""
@@ -23,6 +25,7 @@ class Watch:
         self.torch: Any = None
         self.batch: Any = ()  # what went into the model last
         self.batches: list[bytes] = []  # the samples of the backward passes of this update
+        self.sharded = False
         self.local: dict[int, Any] = {}  # by parameter id: its gradient before any exchange
         self.hooked: set[int] = set()  # ids of parameters
         self.stepping = 0  # optimizers whose steps are inside each other
@@ -97,6 +100,9 @@ class Watch:
         """Keep what went into a model. Of nested ones, the outermost returns last."""
         if module.training and next(module.parameters(), None) is not None:
             self.batch = inputs
+        if not self.sharded and SHARDED & {base.__name__ for base in type(module).__mro__}:
+            self.sharded = True
+            self.recorder.write("sharded")
 
     def samples(self) -> list[bytes]:
         return [self.raw(sample) for batch in self.tensors(self.batch)[:1] for sample in batch]
