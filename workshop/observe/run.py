@@ -125,10 +125,10 @@ def in_copy(word: str, folder: Path, work: Path) -> str:
 def choose_launcher(script: Path) -> str:
     """Return the launcher for what a script imports; python if it starts its ranks itself."""
     text = script.read_text(encoding="utf-8", errors="replace")
+    joins = r"\binit_process_group\((?:[^()]|\([^()]*\))*\brank="  # with a rank of its own choice
     spawns = "torch.multiprocessing" in text and (
         re.search(r"\b(spawn|start_processes)\(", text)
-        or re.search(r"\bProcess\(", text)
-        and re.search(r"\binit_process_group\([^)]*rank=", text)
+        or (re.search(r"\bProcess\(", text) and re.search(joins, text))
     )
     if spawns and '"RANK"' not in text.replace("'", '"'):  # else it can also be started
         return "python"

@@ -506,7 +506,7 @@ def test_a_script_that_fails_shows_why(tmp_path: Path, code: str, said: list[str
         ("import torch.distributed, torch.multiprocessing as mp\nmp.spawn(work)", "python"),
         (
             "from torch.multiprocessing import Process\nProcess(target=work).start()\n"
-            "torch.distributed.init_process_group('gloo', rank=rank, world_size=2)",
+            "torch.distributed.init_process_group('gloo', timeout=timedelta(1), rank=rank)",
             "python",
         ),
         (
