@@ -155,8 +155,12 @@ def follow(group: launch.WorkerGroup, own: Path, ranks: int, steps: int, seconds
     limit, observed = time.monotonic() + LIMIT_S, False
     while group.process.poll() is None and not group.failed():
         group.look(POLL_S)
-        done = [path.read_bytes().count(b'{"kind": "update"') for path in own.glob("*.jsonl")]
-        if not observed and sum(count >= steps for count in done) >= ranks:
+        texts = [path.read_bytes() for path in own.glob("*.jsonl")]
+        done = [
+            text.count(b'{"kind": "update"') >= steps or b'{"kind": "sharded"' in text
+            for text in texts
+        ]
+        if not observed and sum(done) >= ranks:
             limit, observed = min(limit, time.monotonic() + seconds), True
         if time.monotonic() > limit:
             return False

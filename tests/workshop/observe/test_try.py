@@ -296,10 +296,14 @@ def test_all_batches_of_an_update_count(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.needs("torch")
 def test_fsdp_is_not_supported_and_the_rows_say_so(tmp_path: Path) -> None:
+    """They do as soon as it is known: the script runs for an hour more."""
     shard = "__import__('torch.distributed.fsdp').distributed.fsdp.fully_shard(model)"
     edits = [("DistributedDataParallel(model)", shard), ("if rank == 0:", "if True:"),
-             ('"model.pt"', 'f"model-{rank}.pt"')]  # fmt: skip
-    result = attempt(edited(tmp_path, "ddp", *edits), single=False)
+             ('"model.pt"', 'f"model-{rank}.pt"'),
+             ("dist.destroy_process_group()", "__import__('time').sleep(3600)")]  # fmt: skip
+    path, begin = edited(tmp_path, "ddp", *edits), time.monotonic()
+    result = workshop.try_script(path, single=False, seconds=1)
+    assert time.monotonic() - begin < run.LIMIT_S
     assert not result.missing, str(result)
     for change in ("share", "rate", "average", "alike"):
         assert result[change].status == "not seen"
