@@ -65,6 +65,9 @@ data = Noisy(images, labels)
 """
 DDP_NOISY = ("data = TensorDataset(images, labels)\n", NOISY)
 DDP_ALONE = ("sampler=DistributedSampler(data)", "shuffle=True")
+DDP_LAMBDA = ("data = Noisy(images, labels)\n", "data = Noisy(images, labels)\n"
+              "data.transform = lambda image: image\n")  # fmt: skip
+DDP_ONE_SHARD = ("DistributedSampler(data)", "DistributedSampler(data, 1, 0)")
 DDP_ONE_ORDER = (
     "sampler=DistributedSampler(data)", "shuffle=True, generator=torch.Generator().manual_seed(0)"
 )  # fmt: skip
@@ -97,6 +100,7 @@ BY_HAND_NOISY = ("model(images[rows])", "model(images[rows] + torch.rand(len(row
 KNOWN = [
     ("ddp", [DDP_NOISY], "share", "seen"),
     ("ddp", [DDP_NOISY, DDP_ALONE], "share", "missing"),
+    ("ddp", [DDP_NOISY, DDP_LAMBDA, DDP_ONE_SHARD], "share", "missing"),
     ("ddp", [DDP_NOISY, DDP_ONE_ORDER, DDP_BATCH], "share", "not seen"),
     ("ddp", [(" * size", "")], "rate", "missing"),
     ("horovod_pytorch", [HVD_SEED], "alike", "seen"),

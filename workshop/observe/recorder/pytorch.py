@@ -9,12 +9,20 @@ import pickle
 import sys
 from contextlib import suppress
 from functools import partial
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 from . import Recorder, digest, few
 
 SHARDED = {"FSDPModule", "FullyShardedDataParallel"}
+
+
+class Named(pickle.Pickler):
+    """Pickles functions and classes by name, also lambdas and local ones."""
+
+    def reducer_override(self, value: Any) -> Any:
+        named = isinstance(value, FunctionType | type)
+        return (len, (value.__qualname__,)) if named else NotImplemented
 
 
 class Watch:
@@ -82,7 +90,7 @@ class Watch:
     def identify(self, data: Any) -> str:
         """Return a hash of a data set, the same on two ranks if they have the same one."""
         hashed = hashlib.blake2b(digest_size=8)
-        pickler = pickle.Pickler(SimpleNamespace(write=hashed.update))
+        pickler = Named(SimpleNamespace(write=hashed.update))
         table: dict[type, Any] = {**copyreg.dispatch_table}
         table[self.torch.Tensor] = lambda value: (bytes, (self.raw(value),))
         pickler.dispatch_table = table
