@@ -50,9 +50,8 @@ def network_of(weights: Weights, file: Path, classes: int | None) -> Network:
     head = {name: array.shape for name, array in arrays.items() if name.startswith("fc.")}
     if classes is None and len(head.get("fc.weight", ())) != 2:
         shapes = first_names([f"{name} {shape}" for name, shape in sorted(head.items())])
-        why = " (the projection of self-supervised training)" if head else ""
         raise UserError(
-            f"{file} has no classifier as its last layer fc: found {shapes}{why}, expected"
+            f"{file} has no classifier as its last layer fc: found {shapes}, expected"
             " fc.weight (classes, features) and fc.bias; pass --num-classes N for an untrained last"
             " layer, and train it with `rn50 run --init-from`"
         )

@@ -7,6 +7,7 @@ import io
 import json
 import pickle
 import re
+import warnings
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -55,20 +56,32 @@ def read(file: Path) -> Weights:
             found: object = load_file(file)
         else:  # training scripts save their arguments with the weights; this runs no code
             torch.serialization.add_safe_globals([argparse.Namespace])
-            found = torch.load(file, map_location="cpu", weights_only=True)
+            with warnings.catch_warnings(action="ignore"):  # the error says it, too
+                found = torch.load(file, map_location="cpu", weights_only=True)
     except OSError as error:
         raise UserError(f"{file} cannot be read: {error.strerror or error}") from error
     except pickle.UnpicklingError as error:
+        with file.open("rb") as opened:
+            start = opened.read(30)
+        if not start.startswith((b"PK", b"\x80")):  # a zip archive, or an older file's pickle
+            raise UserError(
+                f"{file} is not a file of torch.save: it starts with {start!r}"
+            ) from error
         raise UserError(
             f"{file} holds more than weights, and loading it could run any code; use a file of"
             " `torch.save(model.state_dict(), FILE)`"
         ) from error
     except Exception as error:  # zip, pickle and safetensors each have their own errors
-        why = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        why = (str(error).strip() or type(error).__name__).splitlines()[0].split(". ")[0]
         raise UserError(f"{file} is damaged, or holds no weights: {why}") from error
     tensors = {
         WITHIN.sub("", name): tensor for name, tensor in leaves(found) if isinstance(tensor, Tensor)
     }
+    if odd := [name for name, t in tensors.items() if t.is_quantized or t.layout != torch.strided]:
+        raise UserError(
+            f"{file} holds quantized or sparse arrays, such as {first_names(odd)}: import the"
+            " weights that the network had before"
+        )
     prefixes = [name.removesuffix(FIRST) for name in tensors if f".{name}".endswith(f".{FIRST}")]
     if not prefixes:
         raise UserError(

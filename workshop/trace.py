@@ -146,20 +146,26 @@ def read(file: Path) -> Steps:
                 str(e["name"]), e["cat"], e["ts"] / 1000, (e["ts"] + e.get("dur", 0)) / 1000,
                 (e["pid"], e["tid"]), e.get("args", {}).get("External id"),
             )
-            for e in json.loads(data)["traceEvents"] if e["ph"] == "X" and "cat" in e
+            for e in json.loads(data)["traceEvents"] if e.get("ph") == "X" and "cat" in e
         ]  # fmt: skip
     except BROKEN as wrong:
-        reason = wrong.strerror if isinstance(wrong, OSError) and wrong.strerror else str(wrong)
+        reason = wrong.strerror if isinstance(wrong, OSError) else wrong
+        if not reason or isinstance(wrong, LookupError | TypeError | AttributeError):
+            reason = "damaged, or not of its form"
         raise UserError(
-            f"{file} is not a Chrome trace ({reason or 'damaged'}): write one with --trace"
+            f"{file} is not a trace of torch.profiler ({reason}): write one with --trace"
         ) from None
     marks = [e for e in events if e.cat == "user_annotation" and e.name.startswith("ProfilerStep#")]
     if not marks:
         raise UserError(
-            f"{file} has no steps: the profiler needs a schedule, and profile.step() after each"
-            " step, as in the scripts' --trace"
+            f"{file} has no steps of torch.profiler: it needs a schedule, profile.step() after each"
+            " step, and an export in on_trace_ready, as in the scripts' --trace"
         )
     marks.sort(key=lambda event: event.begin)
+    numbers = {int(mark.name.removeprefix("ProfilerStep#")) for mark in marks}
+    first, final = min(numbers), max(numbers)
+    if missing := set(range(first, final)) - numbers:
+        raise UserError(f"{file} is incomplete: of steps {first} to {final}, it lacks {missing}")
     main = marks[0].lane
     last = max(e.end for e in [*marks, *(e for e in events if e.cat in ON_GPU)])
     window = marks[0].begin, last

@@ -285,6 +285,50 @@ def test_different_network_is_refused(rn50: Run, tmp_path: Path, change: Any, wo
     assert [file.name for file in tmp_path.glob("m*")] == ["m.pth"]
 
 
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:100_000])
+
+
+def download_page(file: Path) -> None:
+    file.write_text("<!DOCTYPE html><title>404 Not Found</title>")
+
+
+def sparse(file: Path) -> None:
+    import torch
+
+    weights = torch.load(file)
+    torch.save(weights | {"conv1.weight": weights["conv1.weight"].to_sparse()}, file)
+
+
+def script(file: Path) -> None:
+    import torch
+
+    torch.jit.save(torch.jit.script(torch.nn.ReLU()), file)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (cut, "is damaged, or holds no weights: PytorchStreamReader failed reading zip archive:"
+         " failed finding central directory$"),
+        (download_page, "is not a file of torch.save: it starts with b'<!DOCTYPE html>"),
+        (sparse, "holds quantized or sparse arrays, such as conv1.weight: import"),
+        (script, "TorchScript archives passed to ``torch.load``$"),
+    ],
+)  # fmt: skip
+@pytest.mark.filterwarnings("error:.*torch.load")
+def test_a_file_of_a_different_kind_is_one_line(
+    rn50: Run, tmp_path: Path, change: Any, words: str
+) -> None:
+    import torch
+
+    torch.save(theirs(busy_arrays(resnet(18, 4))), "m.pth")
+    change(tmp_path / "m.pth")
+    ended = rn50("import", "torchvision", "m.pth", "-o", "m")
+    assert ended.err.splitlines() == [f"error: {ended.error}"]
+    assert re.search(words, ended.error)
+
+
 def test_existing_files_are_not_overwritten(rn50: Run, trained: Path) -> None:
     before = (trained / "m-0002.safetensors").read_bytes()
     error = rn50("import", "timm", "any.pth", "-o", trained / "m").error

@@ -181,6 +181,7 @@ NOT_TRACES = {
     "a number": b"7",
     "no times": b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 0}]}',
     "no events": b'{"traceEvents": []}',
+    "JAX's": b'{"traceEvents": [{"ph": "X", "name": "train", "pid": 1, "tid": 1, "ts": 0.5}, {}]}',
 }
 
 
@@ -193,8 +194,17 @@ def test_a_bad_file_is_one_clear_error(tmp_path: Path, name: str) -> None:
         file.write_bytes(content)
     with pytest.raises(UserError) as caught:
         read(file)
-    reason = "has no steps" if name == "no events" else "is not a Chrome trace"
+    no_steps = name in ("no events", "JAX's")
+    reason = "has no steps of torch.profiler" if no_steps else "is not a trace of torch.profiler"
     assert str(caught.value).startswith(f"{file} {reason}") and "--trace" in str(caught.value)
+
+
+def test_a_missing_step_is_an_error(tmp_path: Path) -> None:
+    from rn50lib.errors import UserError
+
+    steps = [[(HOST, "user_annotation", f"ProfilerStep#{i}", 0, 100)] for i in (4, 5, 7)]
+    with pytest.raises(UserError, match=r"of steps 4 to 7, it lacks \{6\}"):
+        trace(write(tmp_path / "t", steps))
 
 
 def check_trace(file: Path, exchange: bool = False) -> None:

@@ -125,12 +125,17 @@ def in_copy(word: str, folder: Path, work: Path) -> str:
 def choose_launcher(script: Path) -> str:
     """Return the launcher for what a script imports; python if it starts its ranks itself."""
     text = script.read_text(encoding="utf-8", errors="replace")
-    spawns = "torch.multiprocessing" in text and re.search(r"\b(spawn|start_processes)\(", text)
+    joins = r"\binit_process_group\((?:[^()]|\([^()]*\))*\brank="  # with a rank of its own choice
+    spawns = "torch.multiprocessing" in text and (
+        re.search(r"\b(spawn|start_processes)\(", text)
+        or (re.search(r"\bProcess\(", text) and re.search(joins, text))
+    )
     if spawns and '"RANK"' not in text.replace("'", '"'):  # else it can also be started
         return "python"
     imports = "\n".join(re.findall(r"^\s*(?:import|from)\b.*", text, re.MULTILINE))
     uses = r"\btorch(\.| import .*?\b)(distributed|nn\.parallel)\b|\binit_process_group\("
-    distributed = re.search(uses, text)
+    wraps = r"\b(accelerate|lightning|pytorch_lightning)\b"  # these call it themselves
+    distributed = re.search(uses, text) or re.search(wraps, imports)
     chosen = distributed and "horovod" not in imports
     return "torchrun" if chosen or not installed.has("horovod") else "horovodrun"
 
@@ -150,8 +155,12 @@ def follow(group: launch.WorkerGroup, own: Path, ranks: int, steps: int, seconds
     limit, observed = time.monotonic() + LIMIT_S, False
     while group.process.poll() is None and not group.failed():
         group.look(POLL_S)
-        done = [path.read_bytes().count(b'{"kind": "update"') for path in own.glob("*.jsonl")]
-        if not observed and sum(count >= steps for count in done) >= ranks:
+        texts = [path.read_bytes() for path in own.glob("*.jsonl")]
+        done = [
+            text.count(b'{"kind": "update"') >= steps or b'{"kind": "sharded"' in text
+            for text in texts
+        ]
+        if not observed and sum(done) >= ranks:
             limit, observed = min(limit, time.monotonic() + seconds), True
         if time.monotonic() > limit:
             return False

@@ -103,6 +103,8 @@ def judge(
         rank.updates = rank.updates[:steps]
     hangs = "" if ended else "; do the ranks wait for each other?"
     nothing = NOT_SEEN, f"no update of an optimizer was seen on {size} ranks{hangs}"
+    if any(event["kind"] == "sharded" for event in events):
+        nothing, steps = (NOT_SEEN, "FSDP is not supported: each rank has a part of the weights"), 0
     found = dict.fromkeys(TITLES, nothing) | {"start": start(ranks, size), "writes": writes(ranks)}
     if steps:
         found["share"], found["rate"] = share(ranks, alone), rate(ranks, alone)
@@ -156,7 +158,7 @@ def share(ranks: list[Rank], alone: list[Rank]) -> tuple[str, str]:
         return MISSING, f"{text}: each rank draws from all samples, in its own random order"
     if took:
         return NOT_SEEN, f"{text}: each took its own shard, perhaps of data in different orders"
-    return NOT_SEEN, f"{text}: no shard was taken, and augmentation or chance may hide the rest"
+    return NOT_SEEN, f"{text}: no shard was seen, and augmentation or chance may hide the rest"
 
 
 def order_of(rank: Rank) -> str:

@@ -65,6 +65,9 @@ data = Noisy(images, labels)
 """
 DDP_NOISY = ("data = TensorDataset(images, labels)\n", NOISY)
 DDP_ALONE = ("sampler=DistributedSampler(data)", "shuffle=True")
+DDP_LAMBDA = ("data = Noisy(images, labels)\n", "data = Noisy(images, labels)\n"
+              "data.transform = lambda image: image\n")  # fmt: skip
+DDP_ONE_SHARD = ("DistributedSampler(data)", "DistributedSampler(data, 1, 0)")
 DDP_ONE_ORDER = (
     "sampler=DistributedSampler(data)", "shuffle=True, generator=torch.Generator().manual_seed(0)"
 )  # fmt: skip
@@ -86,11 +89,18 @@ BY_HAND_RATE = (
     "    optimizer.zero_grad()",
     "    optimizer.zero_grad(); optimizer.param_groups[0]['lr'] *= 1.1",
 )
+BY_HAND_ACCUMULATES = [  # an update after four batches of 8: those of all ranks together
+    ("split(32 // size)", "split(8)"),
+    ("for rows in order:\n    optimizer.zero_grad()", "for step, rows in enumerate(order, 1):"),
+    ("    for parameter in", "    if step % (4 // size):\n        continue\n    for parameter in"),
+    ("    optimizer.step()", "    optimizer.step()\n    optimizer.zero_grad()"),
+]
 BY_HAND_NOISY = ("model(images[rows])", "model(images[rows] + torch.rand(len(rows), 1))")
 # script, edits, a change and what can be known of it
 KNOWN = [
     ("ddp", [DDP_NOISY], "share", "seen"),
     ("ddp", [DDP_NOISY, DDP_ALONE], "share", "missing"),
+    ("ddp", [DDP_NOISY, DDP_LAMBDA, DDP_ONE_SHARD], "share", "missing"),
     ("ddp", [DDP_NOISY, DDP_ONE_ORDER, DDP_BATCH], "share", "not seen"),
     ("ddp", [("lr=0.001 * size", "lr=0.001")], "rate", "not seen"),  # no linear rule for AdamW
     ("ddp", [("AdamW", "SGD"), ("lr=0.001 * size", "lr=0.001")], "rate", "missing"),
@@ -279,6 +289,56 @@ def test_orders_and_ddp_s_names_are_remarks(
     assert result["writes"].evidence.endswith(writes)
 
 
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_all_batches_of_an_update_count(tmp_path: Path) -> None:
+    result = attempt(edited(tmp_path, "by_hand", *BY_HAND_ACCUMULATES))
+    assert result["share"].status == result["rate"].status == "seen", str(result)
+    assert result["share"].evidence.startswith("80 samples on each rank, none of them")
+    assert "takes as many samples as on one rank" in result["rate"].evidence
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_fsdp_is_not_supported_and_the_rows_say_so(tmp_path: Path) -> None:
+    """They do as soon as it is known: the script runs for an hour more."""
+    shard = "__import__('torch.distributed.fsdp').distributed.fsdp.fully_shard(model)"
+    edits = [("DistributedDataParallel(model)", shard), ("if rank == 0:", "if True:"),
+             ('"model.pt"', 'f"model-{rank}.pt"'),
+             ("dist.destroy_process_group()", "__import__('time').sleep(3600)")]  # fmt: skip
+    path, begin = edited(tmp_path, "ddp", *edits), time.monotonic()
+    result = workshop.try_script(path, single=False, seconds=1)
+    assert time.monotonic() - begin < run.LIMIT_S
+    assert not result.missing, str(result)
+    for change in ("share", "rate", "average", "alike"):
+        assert result[change].status == "not seen"
+        assert result[change].evidence.startswith("FSDP is not supported:")
+
+
+SPAWNED = """
+import torch.multiprocessing
+
+def work(rank, text):
+    exec(text, {"rank": rank})
+
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(work, (open("by_hand.py").read(),), 2)
+"""
+MEET = ('group("gloo")', 'group("gloo", "file:///proc/self/cwd/meet", rank=rank, world_size=2)')
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_seeds_of_spawned_ranks_differ_in_the_run_with_different_seeds(tmp_path: Path) -> None:
+    """They have no rank until they join the group, after the recorder's start."""
+    edited(tmp_path, "by_hand", MEET)
+    (tmp_path / "spawned.py").write_text(SPAWNED)
+    result = attempt(tmp_path / "spawned.py")
+    assert result.launcher == "python" and not result.missing, str(result)
+    assert result["alike"].status == "not seen"
+    assert "with different seeds, they differed" in result["alike"].evidence
+
+
 @pytest.mark.acceptance
 @pytest.mark.needs("horovod", "torch")
 @pytest.mark.parametrize("name, edits, change, status", KNOWN)
@@ -453,6 +513,18 @@ def test_a_script_that_fails_shows_why(tmp_path: Path, code: str, said: list[str
         ("import torch\ntorch.distributed.init_process_group()", "torchrun"),
         ("from torch.nn.parallel import DistributedDataParallel", "torchrun"),
         ("import torch.distributed, torch.multiprocessing as mp\nmp.spawn(work)", "python"),
+        (
+            "from torch.multiprocessing import Process\nProcess(target=work).start()\n"
+            "torch.distributed.init_process_group('gloo', timeout=timedelta(1), rank=rank)",
+            "python",
+        ),
+        (
+            "from torch.multiprocessing import Process\nProcess(target=load).start()\n"
+            "torch.distributed.init_process_group('gloo')",
+            "torchrun",
+        ),
+        ("import torch\nfrom accelerate import Accelerator", "torchrun"),
+        ("from lightning.fabric import Fabric", "torchrun"),
     ],
 )
 def test_the_launcher_follows_the_imports(tmp_path: Path, text: str, launcher: str) -> None:

@@ -112,11 +112,19 @@ class Recorder:
         setattr(owner, name, heard)
 
     def vary_seed(self, owner: Any, name: str) -> None:
-        """Add the rank to each seed, in the run that shows what depends on equal seeds."""
-        if "RN50_TRY_RESEED" in os.environ:
-            original, rank = getattr(owner, name), self.rank or 0
-            vary = lambda seed: seed + rank if hasattr(seed, "__index__") else seed  # noqa: E731
-            setattr(owner, name, lambda seed=None, *a: original(vary(seed), *a))
+        """Vary each seed by rank, in the run that shows what depends on equal seeds.
+
+        Until a spawned process has a rank, its seeds vary by its number.
+        """
+        if "RN50_TRY_RESEED" not in os.environ:
+            return
+        original = getattr(owner, name)
+
+        def varied(seed: Any = None, *args: Any) -> Any:
+            more = os.getpid() if self.rank is None else self.rank
+            return original(seed + more if hasattr(seed, "__index__") else seed, *args)
+
+        setattr(owner, name, varied)
 
     def horovod_imported(self, ops: Any) -> None:
         self.listen(ops, "init", lambda *a, **k: self.started("Horovod", ops.rank(), ops.size()))

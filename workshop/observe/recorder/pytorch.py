@@ -9,10 +9,20 @@ import pickle
 import sys
 from contextlib import suppress
 from functools import partial
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 from . import Recorder, digest, few
+
+SHARDED = {"FSDPModule", "FullyShardedDataParallel"}
+
+
+class Named(pickle.Pickler):
+    """Pickles functions and classes by name, also lambdas and local ones."""
+
+    def reducer_override(self, value: Any) -> Any:
+        named = isinstance(value, FunctionType | type)
+        return (len, (value.__qualname__,)) if named else NotImplemented
 
 
 class Watch:
@@ -21,7 +31,9 @@ class Watch:
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self.torch: Any = None
-        self.batch: Any = ()  # what went into the model
+        self.batch: Any = ()  # what went into the model last
+        self.batches: list[bytes] = []  # the samples of the backward passes of this update
+        self.sharded = False
         self.local: dict[int, Any] = {}  # by parameter id: its gradient before any exchange
         self.hooked: set[int] = set()  # ids of parameters
         self.stepping = 0  # optimizers whose steps are inside each other
@@ -38,6 +50,8 @@ class Watch:
         listen(torch.utils.data.DistributedSampler, "__iter__", self.takes_shard)
         listen(torch.utils.data.RandomSampler, "__iter__", self.shuffles)
         listen(torch, "save", self.saves)
+        listen(torch.autograd, "backward", self.backward_begins, first=True)
+        listen(torch.autograd, "backward", self.backward_ends)
         self.recorder.vary_seed(torch, "manual_seed")
         if dist.is_available():
             listen(dist, "init_process_group", self.group_started)
@@ -76,7 +90,7 @@ class Watch:
     def identify(self, data: Any) -> str:
         """Return a hash of a data set, the same on two ranks if they have the same one."""
         hashed = hashlib.blake2b(digest_size=8)
-        pickler = pickle.Pickler(SimpleNamespace(write=hashed.update))
+        pickler = Named(SimpleNamespace(write=hashed.update))
         table: dict[type, Any] = {**copyreg.dispatch_table}
         table[self.torch.Tensor] = lambda value: (bytes, (self.raw(value),))
         pickler.dispatch_table = table
@@ -94,6 +108,20 @@ class Watch:
         """Keep what went into a model. Of nested ones, the outermost returns last."""
         if module.training and next(module.parameters(), None) is not None:
             self.batch = inputs
+        if not self.sharded and SHARDED & {base.__name__ for base in type(module).__mro__}:
+            self.sharded = True
+            self.recorder.write("sharded")
+
+    def samples(self) -> list[bytes]:
+        return [self.raw(sample) for batch in self.tensors(self.batch)[:1] for sample in batch]
+
+    def backward_begins(self, *args: Any, **kwargs: Any) -> None:
+        """Keep what went into the model: an update may follow several backward passes."""
+        if self.recorder.left > 0:
+            self.batches += self.samples()
+
+    def backward_ends(self, *args: Any, **kwargs: Any) -> None:
+        self.batch = ()  # also what activation checkpointing passed in
 
     def parameters_added(self, result: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
         """Follow the gradients of an optimizer's parameters; note the weights of the first one."""
@@ -125,14 +153,13 @@ class Watch:
         if not self.stepping and self.local:
             with suppress(Exception):
                 self.recorder.update(**self.state)
-            self.local = {}
+            self.local, self.batches = {}, []
 
     def look(self, optimizer: Any) -> dict[str, Any]:
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         device, visible = parameters[0].device, os.environ.get("CUDA_VISIBLE_DEVICES", "all")
-        batch = self.tensors(self.batch)[:1]
         return {
-            "batch": [self.raw(sample) for tensor in batch for sample in tensor],
+            "batch": self.batches or self.samples(),
             "weights": [self.raw(p) for p in parameters],
             "optimizer": type(optimizer).__name__,
             "rate": max(float(group["lr"]) for group in optimizer.param_groups),
