@@ -153,6 +153,8 @@ def _refuse_records(found: list[Any], contents: list[bytes], records: list[bytes
          "Use `yield`, or return a list of the data of all records."),
         (first == records[0], "It yields whole records.",
          "Leave out the 12 bytes before the data and the 4 after."),
+        (isinstance(first, int), "It returns the data of one record.",
+         "Use `yield`, which goes on with the next one."),
         (not isinstance(first, bytes), f"It yields {type(first).__name__}.",
          "Yield the data of each record, as bytes."),
         (len(found) == 10, "It does not end.",

@@ -61,7 +61,7 @@ def test_reader_that_is_right_passes(source: str, tmp_path: Path, capsys):
         ("yield data\n", "yield data\n            return\n", "it yields [b'first']"),
         ("yield data", "yield head + data", "It should yield"),
         ("yield data", "yield data.decode()", "yields str"),
-        ("yield data", "return data", "yields int"),
+        ("yield data", "return data", "Use `yield`"),
         ("raise ValueError(\"data\")", "pass", "in the data raises no ValueError"),
         ("raise ValueError(\"length\")", "pass", "checksum of the length raises no"),
         ("while head := file.read(12):", "while True:\n            head = file.read(12)", "end of"),
