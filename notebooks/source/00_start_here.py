@@ -209,6 +209,7 @@ kept = 100 * 8 * 30 * (2 * 60 * 60) / 1000  # images per day
 factor = (yours or 0) / (90 * 365 * kept / 1442.6 / (24 * 60 * 60))
 hints = {24: "these are hours", 1440: "these are minutes", 86400: "these are seconds"}
 hints |= {1 / 90: "the 90 epochs are missing", 1000: "only one image in 1,000 is kept"}
+hints |= {1 / 8: "a car has 8 cameras", 12: "a camera records 2 hours a day"}
 if yours is None:
     print("Nothing returned yet. Put your formula after `return` above, then run both cells.")
 elif abs(factor - 1) > 0.01:

@@ -268,7 +268,7 @@ Records.__getitem__ = nb01.check_item(records, "records/val.lst", data / "val")
 # %%
 import tarfile
 
-Path("shards").mkdir()
+Path("shards").mkdir(exist_ok=True)
 lines = [line.split("\t") for line in Path("records/val.lst").read_text().splitlines()]
 for first in range(0, len(lines), 300):  # images per shard; the list is shuffled already
     with tarfile.open(f"shards/val-{first // 300:06}.tar", "w") as tar:
@@ -435,7 +435,7 @@ print(*(f"{name}: {np.ceil(speed / one):.0f}" for name, speed in speeds.items())
 original = firsts[0].read_bytes()
 image = Image.open(firsts[0]).convert("RGB")
 odd = Path("odd/any")
-odd.mkdir(parents=True)
+odd.mkdir(parents=True, exist_ok=True)
 image.convert("CMYK").save(odd / "cmyk.jpg")
 image.convert("L").save(odd / "grey.jpg")
 image.save(odd / "png.jpg", "PNG")
@@ -487,7 +487,7 @@ session.note("survivors", len(decoded), what=what)
 # The next two cells flip one bit in a copy of the records, run `verify` on it with and without checksums, then pack the odd files. **Predict:** which odd files does packing refuse, and which does `verify` report?
 
 # %%
-shutil.copytree("records", "damaged")
+shutil.copytree("records", "damaged", dirs_exist_ok=True)
 damaged = np.memmap("damaged/val.rec", dtype=np.uint8, mode="r+")  # writes go to the file
 at = len(damaged) // 2
 damaged[at] ^= 1

@@ -121,7 +121,7 @@ nb03.check_ring(all_reduce, "ring.py")
 # 4. **Average the gradients.** Each gradient becomes its mean over all ranks.
 # 5. **Broadcast** rank 0's weights. Averaged gradients *change* the weights equally on every rank, so the weights stay equal only if they start equal.
 #
-# Only rank 0 reports, traces and saves (with DDP, the weights of `model.module`), and images/s counts all ranks' images. The finished scripts also time the **exposed** exchange, for which a step waits after the last gradient, as `communication`.
+# Only rank 0 reports, traces and saves (with DDP, the weights of `model.module`), and images/s counts all ranks' images. The finished scripts also time the **exposed** exchange, for which a step waits after the last gradient, as `communication`; yours need not.
 #
 # > Horovod's last release is from June 2023. Its scheduled CI was [switched off](https://github.com/horovod/horovod/pull/4318) in June 2026. *Start new work with DDP.*
 #

@@ -72,7 +72,7 @@ JPEG = "Image.open(io.BytesIO(r[32 : 8 + length]))"
         (f"{READ}return {JPEG}, struct.unpack_from('<f', r, 12)", "take its first"),
         (f"{READ}return {JPEG}, struct.unpack_from('<I', r, 12)[0]", "these are a float32's bits"),
         (f"{READ}return {JPEG}, struct.unpack_from('<I', r, 8)[0]", "after the flag"),
-        (f"{READ.replace('(i)', '(0)')}return {JPEG}, int(label)", "after the flag"),
+        (f"{READ.replace('(i)', '(0)')}return {JPEG}, int(label)", "self.read(i)"),
     ],
 )
 def test_reader_of_records_in_01(
@@ -107,6 +107,7 @@ ZEROS = "bytes(-len(jpeg) % 4)"
         (f"return {WORD} + {HEADER.replace('<IfQQ', '<IIQQ')} + jpeg + {ZEROS}", "✗ .*float32"),
         (f"return {WORD} + {HEADER} + jpeg", "✗ .*zeros at the end are missing"),
         (f"return {WORD} + {HEADER} + jpeg + bytes(4 - len(jpeg) % 4)", "✗ .*four zeros"),
+        (f"return {WORD} + {HEADER} + jpeg + bytes(len(jpeg) % 4)", "✗ .*n % 4 zeros"),
         (f"return {WORD} + {HEADER.replace('label', '2')} + jpeg + {ZEROS}", "✗ .*It should be"),
         (
             f"return {WORD} + {HEADER.replace('number', '0')} + jpeg + {ZEROS}",
@@ -175,7 +176,8 @@ def test_decision_in_01(answer: str, said: str, tmp_path: Path, capsys) -> None:
         ("return days * 172800 * 90 / rate / 3600", "these are hours"),
         ("return days * 172800 / rate / 86400", "the 90 epochs are missing"),
         ("return days * 172800 * 90 / rate / 60", "these are minutes"),
-        ("return days * 21600 * 90 / rate / 86400", "is 0.125 times the right answer"),
+        ("return days * 21600 * 90 / rate / 86400", "is 0.125 times the right answer: a car has"),
+        ("return days * 2073600 * 90 / rate / 86400", "a camera records 2 hours a day"),
         ("return 365 * 172800 * 90 / 1442.6 / 86400", "Right for these two numbers only"),
         ("return days * 172800 * 1000 * 90 / rate / 86400", "only one image in 1,000"),
     ],

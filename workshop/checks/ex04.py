@@ -177,7 +177,7 @@ def what_is_slow(answer: Callable[..., Any], dataset: Any) -> str:
     if len(maps) == len(shards) == 1 and maps < shards:
         found += " Slow: `map` comes before `shard`, so each rank also maps the images"
         found += " of all other ranks."
-    if len(maps) == len(shuffles) == 1 and maps < shuffles:
+    if len(maps) == 1 and maps[0] < max(shuffles, default=(0, 0)):
         found += " Large: `map` comes before `shuffle`, so the buffer holds what `map` makes."
     return found
 

@@ -63,6 +63,8 @@ PACK_MISTAKES: tuple[Mistake, ...] = (
      "The zeros at the end are missing.", "bytes(-n % 4) pads n bytes."),
     (lambda n, label, jpeg: variant(n, label, jpeg, zeros=4 - len(jpeg) % 4),
      "A record that needs no padding is followed by four zeros.", "Pad with bytes(-n % 4)."),
+    (lambda n, label, jpeg: variant(n, label, jpeg, zeros=len(jpeg) % 4),
+     "There are n % 4 zeros after n bytes.", "bytes(-n % 4) fills up to a multiple of 4."),
     (lambda n, label, jpeg: variant(n, label, jpeg, form=">IIIfQQ"),
      "The numbers are big-endian.", "Begin the formats with `<`."),
     (lambda n, label, jpeg: variant(n, label, jpeg, form="<IIIIQQ"),
@@ -131,14 +133,14 @@ def judge_item(records: Any, i: int, true: int, file: Path) -> None:
         (label == "", "The label is missing.", "Return two values, the image and its label."),
         (isinstance(label, tuple), f"Record {i}: the label is {label}.",
          "`struct` returns a tuple: take its first value."),
+        (not np.array_equal(pixels, exact), f"Record {i}: the image is a different one.",
+         "Open the bytes of self.read(i)."),
         (label == bits != true, f"Record {i}: the label is {label}: these are a float32's bits.",
          "Read it with the format `f`."),
         (label != true, f"Record {i}: the label is {label!r}, not {true}.",
          "It is in bytes 12 to 15, after the flag."),
         (not isinstance(label, int), f"The label is of type {type(label).__name__}.",
          "Convert it with int()."),
-        (not np.array_equal(pixels, exact), f"Record {i}: the image is a different one.",
-         "Open the bytes of self.read(i)."),
     )  # fmt: skip
 
 

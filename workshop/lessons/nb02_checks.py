@@ -115,8 +115,12 @@ def judge_photo(made: Any) -> str:
     items = [crop_of(made, i) for i in [2, GREY, *[0] * CROPS]]
     if items[0] is None:
         raise NotImplementedError
-    refuse((not isinstance(items[0], tuple) or len(items[0]) != 2,
-            "An item must be two values.", "Return the pixels and the label."))  # fmt: skip
+    refuse(
+        (not isinstance(items[0], tuple | list) or len(items[0]) != 2,
+         "An item must be two values.", "Return the pixels and the label."),
+        (isinstance(items[0][0], int), "The label comes first.",
+         "Return the pixels, then the label."),
+    )  # fmt: skip
     pixels = [torch.as_tensor(item[0]) for item in items]
     check_pixels(pixels[0])
     label = items[0][1]

@@ -262,6 +262,11 @@ def one_sender(full: Any, takes: Any, alone: float, senders: int) -> float:
     return after_the_pass(full, takes, alone, 1)
 
 
+def in_turns(full: Any, takes: Any, alone: float, senders: int) -> float:
+    each = [after_the_pass(full[k::senders], takes[k::senders], alone, 1) for k in range(senders)]
+    return max(each)
+
+
 def last_only(full: Any, takes: Any, alone: float, senders: int) -> float:
     free, end = [0.0] * senders, 0.0
     for at, seconds in zip(full, takes, strict=True):
@@ -291,6 +296,8 @@ AFTER_MISTAKES: tuple[Mistake, ...] = (
      "Then nothing is exposed: return 0."),
     (one_sender, "You use one sender, whatever `senders` is.",
      "Keep one time per sender, and use the sender that is free first."),
+    (in_turns, "The senders take turns, busy or not.",
+     "The next message leaves with the sender that is free first."),
     (last_only, "You return the end of the last message, or of one sender: another can end later.",
      "Use the latest of all senders: max(free)."),
     (all_exposed, "You count all of the exchange.",

@@ -153,6 +153,8 @@ def _refuse_records(found: list[Any], contents: list[bytes], records: list[bytes
          "Use `yield`, or return a list of the data of all records."),
         (first == records[0], "It yields whole records.",
          "Leave out the 12 bytes before the data and the 4 after."),
+        (isinstance(first, int), "It returns the data of one record.",
+         "Use `yield`, which goes on with the next one."),
         (not isinstance(first, bytes), f"It yields {type(first).__name__}.",
          "Yield the data of each record, as bytes."),
         (len(found) == 10, "It does not end.",
@@ -209,6 +211,8 @@ def judge_pipeline(yours: Function, folder: Path) -> str:
              "Read the files before `map`: files.interleave(tf.data.TFRecordDataset)."),
             ("serialized must be a scalar" in str(error), "`decode_crop` gets a batch of records.",
              "It takes one record: `map` before `batch`."),
+            ("Number of shards must" in str(error), "`shard` gets a rank as the number of shards.",
+             "The number comes first: .shard(size, rank)."),
         )  # fmt: skip
         raise
 
@@ -220,6 +224,8 @@ def _judge_stages(yours: Function, shards: list[str]) -> str:
         result = yours(shards, rank, RANKS, BATCH, 0)
         if result is None:
             raise NotImplementedError
+        if not hasattr(result, "as_numpy_iterator"):
+            wrong(f"It returns a {type(result).__name__}.", "Return the dataset itself.")
         passes.append([_labels(result) for _ in range(2)])
         own.append({label // EACH for label in passes[rank][0]})
         hidden = [Path(shard) for n, shard in enumerate(shards) if n not in own[rank]]
@@ -244,6 +250,9 @@ def _judge_stages(yours: Function, shards: list[str]) -> str:
     ]
     of_shard = [label for label in order if label // EACH == order[0] // EACH]
     refuse(
+        (0 < len(twice) < SHARDS * EACH,
+         f"{len(twice)} of {SHARDS * EACH} images are read by both ranks.",
+         "Use `.shard(size, rank)` before anything shuffles; `list_files` shuffles, too."),
         (twice, f"{len(twice)} of {SHARDS * EACH} images are read by both ranks.",
          "Give rank `rank` of `size` its shards, with `.shard(size, rank)`, before you shuffle."),
         (set.intersection(*own), *OPENS),

@@ -206,13 +206,17 @@ def rate(ranks: list[Rank], alone: list[Rank]) -> tuple[str, str]:
     text = f"{top:.4g} on {size} ranks, {one:.4g} on one"
     if not one or top > rates[0][0] or one > single[0]:
         return NOT_SEEN, f"{text}: the rate is still rising"
-    if top > (1 + CLOSE) * one:
-        return SEEN, f"{text}: {top / one:.3g} times as much"
     together = sum(len(rank.updates[0]["inputs"]) for rank in ranks)
     more = together / max(1, len(alone[0].updates[0]["inputs"]))
-    if more == 1:
+    if top > (1 + CLOSE) * one:
+        text += f": {top / one:.3g} times as much"
+        if more <= 1 or top <= (1 + CLOSE) * more * one:
+            return SEEN, text
+    elif more == 1:
         return SEEN, f"{text}: right, since an update takes as many samples as on one rank"
-    text += f": not scaled, while each update took {more:.3g} times as many samples"
+    else:
+        text += ": not scaled"
+    text += f", while each update took {more:.3g} times as many samples"
     if "SGD" not in (name := ranks[0].updates[0]["optimizer"]):
         return NOT_SEEN, f"{text}; the linear rule is for SGD, and for {name} there is no fixed one"
     return MISSING, text

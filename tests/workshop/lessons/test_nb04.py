@@ -61,7 +61,7 @@ def test_reader_that_is_right_passes(source: str, tmp_path: Path, capsys):
         ("yield data\n", "yield data\n            return\n", "it yields [b'first']"),
         ("yield data", "yield head + data", "It should yield"),
         ("yield data", "yield data.decode()", "yields str"),
-        ("yield data", "return data", "yields int"),
+        ("yield data", "return data", "Use `yield`"),
         ("raise ValueError(\"data\")", "pass", "in the data raises no ValueError"),
         ("raise ValueError(\"length\")", "pass", "checksum of the length raises no"),
         ("while head := file.read(12):", "while True:\n            head = file.read(12)", "end of"),
@@ -187,6 +187,7 @@ def test_pipeline_that_is_right_but_slow_or_large_passes_with_a_note(capsys):
         "": (".prefetch(1)", ".prefetch(2)"),
         "Slow: without `prefetch`": (".prefetch(1)", ""),
         "Large: `map` comes before": (shuffled + decoded, decoded + shuffled),
+        "Large: `map` comes": (decoded, decoded + shuffled),
     }
     for note, (old, new) in changes.items():
         yours = defined(STAGES.replace(old, new), "pipeline", **names)
@@ -204,7 +205,9 @@ def test_pipeline_that_is_right_but_slow_or_large_passes_with_a_note(capsys):
         (".shard(size, rank)", "", "48 of 48 images are read by both ranks"),
         ("records.shuffle", "records.shard(size, rank).shuffle", "different images|opens files"),
         (f"{SHARD}{INTERLEAVE}", f"{INTERLEAVE}{SHARD}", "opens files of other ranks"),
-        (SHARD, f".shuffle(4, seed + rank){SHARD}", "before you shuffle"),
+        (SHARD, f".shuffle(4, seed + rank){SHARD}", "before anything shuffles"),
+        (SHARD, ".shard(rank, size)", "The number comes first"),
+        (".prefetch(1)", ".as_numpy_iterator()", "Return the dataset itself"),
         (".shuffle(100, seed)", "", "same order"),
         ("seed)", "seed, reshuffle_each_iteration=False)", "same order"),
         (", drop_remainder=True).prefetch(1)", ").repeat()", "does not end"),

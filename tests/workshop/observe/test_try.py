@@ -436,6 +436,8 @@ def test_shards_and_shuffles_tell_what_random_crops_hide(
     [
         ([[0.02], [0.02]], [0.01], 8, "seen"),
         ([[0.01], [0.01]], [0.01], 8, "missing"),
+        ([[0.04], [0.04]], [0.01], 8, "missing"),  # scaled twice
+        ([[0.014], [0.014]], [0.01], 8, "seen"),  # with the root
         ([[0.01], [0.01]], [0.01], 4, "seen"),  # the same samples in an update as on one rank
         ([[0.01], [0.02]], [0.01], 8, "missing"),  # the ranks differ
         ([[0.01, 0.02], [0.01, 0.02]], [0.01, 0.01], 8, "not seen"),  # it is still rising
@@ -453,7 +455,7 @@ def test_rate_is_compared_with_that_of_one_rank(
     for optimizer in ("SGD", "AdamW", "RMSprop"):  # the linear rule is for SGD
         alone = [rank(one, 8)] if one else []
         found, text = verdict.rate([rank(rates, samples) for rates in two], alone)
-        unruled = optimizer != "SGD" and "not scaled" in text
+        unruled = optimizer != "SGD" and "while each update" in text
         assert found == ("not seen" if unruled else status)
 
 
