@@ -164,7 +164,8 @@ for rung in (one, several):
     print(", ".join(f"{part} {ms:.1f}" for part, ms in rung["parts"].items()))
 if several["paired"]:
     gain = workshop.ratio(np.divide(several["turns"], one["turns"]))
-    print(f"The speed-up, turn by turn: {gain}; you predicted {guess:g}.")
+    print(f"The speed-up, turn by turn: {gain}; you predicted {guess:g}.", end=" ")
+    print(f"The efficiency: {gain.median / ranks:.0%}")
 else:  # too little memory for both at once
     gain = several["images_per_s"] / one["images_per_s"]
     print(f"The speed-up, one script after the other: {gain:.2f}; you predicted {guess:g}.")
@@ -548,7 +549,8 @@ for name, (_, colour, style) in looks.items():
 for name in sorted(ends, key=ends.get):
     title, colour, _ = looks[name]
     place = max(ends[name], place + 0.3)  # so that labels do not overlap
-    axes.text(len(losses) + 0.5, place, f"{title}: {ends[name]:.2f}", va="center", color=colour)
+    text = f"{title}: {ends[name]:.2f}"
+    axes.text(0.65, place, text, va="center", color=colour, transform=axes.get_yaxis_transform())
     if len(losses) == 6:  # as recorded
         ten, at = session.results[keys[name]], at + 0.08
         axes.errorbar(at, ten.value, ten.spread, color=colour, fmt=".", capsize=2)
