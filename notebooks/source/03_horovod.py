@@ -413,9 +413,9 @@ axes.minorticks_off()
 axes.yaxis.set_major_formatter("{x:g}")
 axes.set(xlabel="bytes of a message (log scale)", ylabel="ms (log scale), shortest of 15")
 ratio = f"{size[-1] / size[0]:,.0f} × the bytes take {seconds[-1] / seconds[0]:.0f} × as long"
-axes.set_title(f"{ratio}; below {half / 1024:,.0f} KB, latency dominates")
+axes.set(title=f"{ratio}; below {half / 1024:,.0f} KB, latency dominates")
 said = ", ".join(f"{way} {1e3 * t[0]:.2g} to {1e3 * t[-1]:.3g} ms" for way, (_, t) in swept.items())
-workshop.figure(fig, alt=f"{ratio}, on logarithmic axes: {said}.")
+workshop.figure(fig, alt=f"Time of an all-reduce by size: {said}.")
 session.note("bandwidth", 1e-9 / per_byte, "GB/s", "bandwidth of Gloo's all-reduce")
 
 # %% [markdown]

@@ -435,7 +435,7 @@ ax.text(device, between + 0.1, "they overlap ", ha="right", va="top")
 title = f"At best, the device is busy {max(speed.values()) / device:.0%} of the time"
 ax.set(title=title, xlabel=f"images/s, 224 px; bars: median of {rounds} turns")
 found = ", ".join(f"{name} {value:.0f}" for name, value in speed.items())
-workshop.figure(fig, alt=f"{title}. Images/s with a device of {device:,.1f}: {found}.")
+workshop.figure(fig, alt=f"Images/s with a device of {device:,.1f}: {found}.")
 compared = [*pairwise(names[:-1]), ("Python loop", "PyTorch workers")]
 compared += [("PyTorch workers", "+ prefetch")] * TF
 for before, name in compared:
