@@ -104,7 +104,7 @@ nb03.check_ring(all_reduce, "ring.py")
 # %% [markdown]
 # ## What changes in your script?
 #
-# It does not use your ring: Horovod and DDP bring their own all-reduce. You time yours below.
+# Your script will not use your ring: Horovod and DDP bring their own all-reduce. You time yours below.
 #
 # A launcher starts one process per worker, and passes each its number in environment variables. The unchanged script reads none: every process would run the whole training alone, without an error or a gain. Five changes turn them into one training run, with Horovod, as in recipe 1 of the talk behind this course (*AV Datasets & Multi-GPU Training*, 2018), or with PyTorch's `DistributedDataParallel` (DDP):
 #
@@ -182,11 +182,11 @@ else:
 workshop.ladder.figure()
 
 # %% [markdown]
-# **Efficiency** is the speed-up per worker: 89% for eight published V100s, which train 10,263 images/s, one of them 1,443.
+# **Efficiency** is the speed-up per worker: 89% for eight V100s (published: 10,263 images/s; one trains 1,443).
 #
-# If compute grew most, the workers slow each other down: their computations, the exchange and the reading processes share cores and memory bandwidth. On GPUs, each worker has its own. What remains is the exposed exchange, and the rest of this notebook is about it.
+# If compute grew most, the workers slow each other down: their computations, the exchange and the reading processes share cores and memory bandwidth. On GPUs, each worker has its own. What remains is the exposed exchange, the subject of the rest of this notebook.
 #
-# Is the script *correct*? The next cell tries it, and shows the evidence for each change: ✗ means *missing*; ○ means *not seen*. A line also says what it did not see.
+# Is the script *correct*? The next cell tries it, and shows the evidence for each change: ✗ means *missing*; ○ means *not seen*. Lines also say what was not seen.
 
 # %%
 flags = ["--image-size", session.small_size, "--batch-size", session.small_batch]
