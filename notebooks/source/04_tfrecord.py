@@ -288,7 +288,7 @@ measure("PyTorch workers", guess)
 #
 # You describe the work once; tf.data then runs it in its own threads, without Python. Add one stage at a time, and predict each speed-up over the stage before. (All need TensorFlow.)
 #
-# **Read, parse, decode, batch.** A record is a string until `parse_single_example` parses it. They run one after another, alternating with the device. (The options disable what tf.data would add by itself: parallel maps, fusing `map` with `batch`, and prefetching.) Is it faster than Python? It reads, decodes and resizes differently (in float32; Pillow resizes in integers), so the cell also times each part.
+# **Read, parse, decode, batch.** A record is a string until `parse_single_example` parses it. These four steps run one after another, alternating with the device. (The options disable what tf.data would add by itself: parallel maps, fusing `map` with `batch`, and prefetching.) Is it faster than Python? It reads, decodes and resizes differently (in float32; Pillow resizes in integers), so the cell also times each part.
 
 # %%
 if TF:
@@ -478,7 +478,7 @@ if TF:
 # - **One seed** fixes that, but each rank reads everything and drops seven of eight records.
 # - **Shard, shuffle** is right and cheap. Shard the *file names*, before anything is read. If shards differ in size, `.take(steps)` gives all ranks the same number of steps. Each rank sees the same eighth in every epoch, unless you reshuffle the files with a common seed.
 #
-# **Your turn.** Put the stages together, for one rank of many: which order do `shard`, `interleave`, `shuffle`, `map`, `batch` and `prefetch` need? `decode_crop` above returns an image and its label. The check runs your function on small shards whose labels number the images. Then yours feeds the device; **predict** its speed-up over `+ prefetch`. `tf.data.AUTOTUNE` lets tf.data choose a buffer size or `num_parallel_calls`.
+# **Your turn.** Put the stages together, for one rank of many: which order do `shard`, `interleave`, `shuffle`, `map`, `batch` and `prefetch` need? `decode_crop` above returns an image and its label. The check runs your function on small shards whose labels number the images. Then it feeds the device; **predict** its speed-up over `+ prefetch`. `tf.data.AUTOTUNE` lets tf.data choose a buffer size or `num_parallel_calls`.
 
 
 # %%
