@@ -123,7 +123,7 @@ nb03.check_ring(all_reduce, "ring.py")
 # 4. **Average the gradients.** Each gradient becomes its mean over all ranks.
 # 5. **Broadcast** rank 0's weights. Averaged gradients *change* the weights equally on every rank, so the weights stay equal only if they start equal.
 #
-# Only rank 0 reports, traces and saves (with DDP, the weights of `model.module`), and images/s counts all ranks' images. As `communication`, the finished scripts time the **exposed** exchange: the wait between the last gradient and the update.
+# Only rank 0 reports, traces and saves (with DDP, the weights of `model.module`), and images/s counts all ranks' images. As `communication`, the finished scripts time the **exposed** exchange: the wait between the last gradient and the update. Yours need not.
 #
 # On two hosts with 8 GPUs each, only the launcher's line changes ([flags and failures](../docs/commands.md#several-hosts)); run `torchrun` on both:
 #
