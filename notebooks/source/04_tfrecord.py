@@ -279,9 +279,9 @@ def measure(name, guess, before="Python loop"):
     return old
 
 
-print(f"The device alone: {device:,.0f} images/s")
 guess = 1.5  # your number
 measure("PyTorch workers", guess)
+print(f"The device alone: {device:,.0f} images/s")
 
 # %% [markdown]
 # ## tf.data, one stage at a time
