@@ -407,7 +407,7 @@ if TF:
     print(f"If one hid the other completely: {most:.2f} times")
 
 # %% [markdown]
-# A single measurement can mislead. Next, all stages take turns, so that a slow spell affects them all. Diamonds are your predictions, dots are turns. A difference is clear if all turns, at least five, agree.
+# A single measurement can mislead. Next, all stages take turns, so that a slow spell affects them all. Diamonds are your predictions. A difference is clear if all turns, at least five, agree.
 
 # %%
 stages["PyTorch workers"] = stages.pop("PyTorch workers")  # last: not a stage of tf.data
@@ -425,7 +425,7 @@ names = list(speed)
 fig, ax = plt.subplots(figsize=(9, 3.8), layout="constrained")
 workshop.ranges(ax, timed, "input")
 for name, (guess, before) in predicted.items():
-    ax.plot(guess * speed[before], names.index(name) + 0.4, "D", color="black", mfc="none")
+    ax.plot(guess * speed[before], names.index(name) + 0.3, "D", color="black", mfc="white")
 ax.axvline(device, color="black", ls="--")
 ax.text(device, -0.6, "the device alone ", ha="right")
 between = len(names) - len(ready) - 0.5
@@ -433,7 +433,7 @@ ax.axhline(between, color="0.55", ls=":")
 ax.text(device, between - 0.1, "input and device alternate ", ha="right", va="bottom")
 ax.text(device, between + 0.1, "they overlap ", ha="right", va="top")
 title = f"At best, the device is busy {max(speed.values()) / device:.0%} of the time"
-ax.set(title=title, xlabel=f"images/s, 224 px; bars: median of {rounds} turns")
+ax.set(title=title, xlabel="images/s, 224 px: median, and a dot per turn")
 found = ", ".join(f"{name} {value:.0f}" for name, value in speed.items())
 workshop.figure(fig, alt=f"Images/s with a device of {device:,.1f}: {found}.")
 compared = [*pairwise(names[:-1]), ("Python loop", "PyTorch workers")]
