@@ -400,8 +400,8 @@ fig, axes = plt.subplots(figsize=(9, 3.6), layout="constrained")
 colour = workshop.MEANING["communication"]
 axes.loglog(size, 1e3 * (latency + per_byte * size), color="0.55", lw=1)
 for (way, times), fill in zip(swept.items(), (colour, "white"), strict=True):
-    axes.loglog(times[0], 1e3 * times[1], "o", color=colour, mfc=fill)
-    axes.annotate(way, (times[0, -1], 1e3 * times[1, -1]), (8, -3), textcoords="offset points")
+    axes.loglog(times[0], 1e3 * times[1], "o", color=colour, mfc=fill, label=way)
+axes.legend()
 axes.axhline(1e3 * latency, color="0.55", ls=":")
 axes.text(size[-1], 1e3 * latency, f"latency α: {1e6 * latency:.0f} µs", ha="right", va="bottom")
 half = latency / per_byte  # bytes that take as long as the latency
