@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import ROOT
 from workshop.checks import ex08
 
 PASSES = {"alone": [1.0, 3.0, 2.0], "together": [4.0, 9.0, 6.0], "buckets": [[0.5, 40, "fc"]]}
@@ -31,6 +32,12 @@ def test_timeline_of_notebook_03_is_its_medians(tmp_path: Path) -> None:
     found = ex08.read_timeline(tmp_path)
     assert found[:4] == (2.0, 6.0, [0.5], [0.25])
     assert str(tmp_path) in found.source
+
+
+def test_notebook_03_writes_what_the_timeline_is_read_from() -> None:
+    master = (ROOT / "notebooks" / "source" / "03_horovod.py").read_text()
+    assert all(f'"{key}": ' in master for key in (*PASSES, "messages") if key != "buckets")
+    assert 'run["buckets"] = ' in master
 
 
 @pytest.mark.slow  # Matplotlib
