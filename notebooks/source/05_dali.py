@@ -13,7 +13,6 @@ seed: int = 0  # DALI's random seed
 
 # %%
 import itertools
-import math
 import os
 import random
 import shutil
@@ -34,8 +33,7 @@ from workshop.lessons import nb05
 DALI = True
 try:
     import nvidia.dali
-    from nvidia.dali import fn, pipeline_def, tfrecord, types
-    from nvidia.dali import math as dali_math
+    from nvidia.dali import fn, math, pipeline_def, tfrecord, types
 except ImportError:
     DALI = False
     print("DALI is not installed here: its cells do nothing. `make setup` installs it.")
@@ -151,7 +149,7 @@ def images_per_second(batches, step, count, warm_up):
 
 def whole_rounds(count):
     """Return a number of batches to time: workers start together and deliver in bursts."""
-    return cores * max(2, math.ceil(count / cores))
+    return cores * max(2, -(-count // cores))
 
 
 step = train_here if device.type == "cuda" else wait_like_a_v100
@@ -455,8 +453,8 @@ bars = {}
 for name, values in rates.items():
     spent = np.median(cpu_ms[name])
     used = np.median(np.multiply(values, cpu_ms[name])) / 1000
-    bars[f"{name}\n{spent:.2f} ms of CPU time,\n{used:.1f} cores"] = values
-fig, axes = plt.subplots(figsize=(9, 3.6))
+    bars[f"{name}\n{spent:.2f} ms of CPU, {used:.1f} cores"] = values
+fig, axes = plt.subplots(figsize=(9, 3.4))
 workshop.ranges(axes, bars, "input")
 axes.axvline(target, color="black", ls="--")
 axes.text(target, -0.7, f"the device needs {target:,.0f} ", ha="right")
@@ -496,7 +494,7 @@ if DALI:
         jpegs, _ = fn.readers.file(files=files)
         images, shape = fn.decoders.image(jpegs), fn.peek_image_shape(jpegs)
         if square:
-            side = fn.cast(dali_math.min(shape[0], shape[1]), dtype=types.FLOAT)
+            side = fn.cast(math.min(shape[0], shape[1]), dtype=types.FLOAT)
             images = fn.crop(images, crop_h=side, crop_w=side, rounding="truncate")
         return fn.resize(images, size=(small, small), antialias=antialias)
 

@@ -259,27 +259,26 @@ runs = {
 }
 
 fig, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2))
-start, ends = runs["your rule"][0][0], []
-for row, (losses, _, skipped) in enumerate(runs.values()):
-    end = np.mean(losses[-5:])
-    ends.append(f"{end:.2f}, {skipped} skipped" if np.isfinite(end) else "NaN")
+names, ends = [], {name: np.mean(losses[-5:]) for name, (losses, _, _) in runs.items()}
+for row, (name, end) in enumerate(ends.items()):
+    names.append(f"{name}, {skipped} skipped" if (skipped := runs[name][2]) else name)
     left.plot(end, row, "o", color="black" if row else workshop.FINDING, ms=7)
-    left.annotate(ends[-1], (end if np.isfinite(end) else start, row), (7, 0),
-                  textcoords="offset points", va="center")  # fmt: skip
-left.axvline(start, color="black", ls="--")
-left.set_yticks(range(len(runs)), runs)
-left.set_ylim(len(runs) - 0.5, -0.5)
-left.margins(x=0.5)
-left.set(title="Loss (dashed: at the start)", xlabel="mean of the last 5 of 20 steps, nats")
+    at = end if np.isfinite(end) else np.nanmean(list(ends.values()))
+    left.annotate(f"{end:.2f}", (at, row), (8, 0), textcoords="offset points", va="center")
+left.set_yticks(range(len(runs)), names)
+left.invert_yaxis()
+left.margins(x=0.25, y=0.1)
+left.set_title(f"Your rule: {ends['your rule']:.2f}; not rounded: {ends['not rounded']:.2f}")
+left.set_xlabel("mean loss of the last 5 of 20 steps, nats")
 _, scales, skipped = runs["your rule"]
 missed = np.flatnonzero(np.diff(scales) < 0)
 right.step(range(len(scales)), np.log2(scales), where="post", color=workshop.FINDING)
 right.plot(missed, np.log2(scales)[missed], "x", color="black", ms=8)
-right.set(title=f"Your rule skips {skipped} steps (x), ends at 2^{np.log2(scales[-1]):.0f}")
+right.set_title(f"Your rule skips {skipped} steps (x)")
 right.set(xlabel="step", ylabel="loss scale, power of two", xticks=range(0, len(batches), 5))
 right.yaxis.get_major_locator().set_params(integer=True)
-said = "; ".join(f"{name}: {end}" for name, end in zip(runs, ends, strict=True))
-workshop.figure(fig, alt=f"Loss of six runs, and a loss scale. {said}")
+said = ", ".join(f"{name} {end:.2f}" for name, end in zip(names, ends.values(), strict=True))
+workshop.figure(fig, alt=f"Final losses: {said}. The loss scale of your rule, step by step.")
 
 # %% [markdown]
 # Your rule skips steps until the scale fits, and one when doubling is too much. Dividing by 2^16 moves nearly all of the histogram to zero: without a scale, the loss is hardly lower than without updates (third run). `bfloat16` has the range, so it needs no scale.
@@ -493,7 +492,7 @@ for ax, (name, (slow, low, fast, traffic)) in zip(axes, devices.items(), strict=
     for label, _, rate, color in lines:
         heights = np.divide([traffic / 10, rate, rate], 1e9)
         ax.loglog([0.1, rate / traffic, 4000], heights, color=color)
-        ax.text(4000, 1.2 * heights[1], f"{label}: {rate / 1e12:.3g} TFLOP/s", ha="right")
+        ax.text(0.01, heights[1], f"{label}: {rate / 1e12:.3g} TFLOP/s", va="center")
     for kind, (count, layer) in layers.items():
         took = []
         for label, size, rate, color in lines:
@@ -507,7 +506,7 @@ for ax, (name, (slow, low, fast, traffic)) in zip(axes, devices.items(), strict=
                 real = operations / seconds("layer(inputs)", layer=layer, inputs=inputs) / 1e9
                 ax.plot(at, real, "o", color=color, ms=7)
                 print(f"{kind}, {label}: {real / roof:.0%} of the roofline's speed")
-        ax.annotate(kind, (at, roof), (-8, 6), textcoords="offset points", ha="right")
+        ax.text(at, 0.03, kind, transform=ax.get_xaxis_transform(), ha="center")
         found.append(f"{kind} {took[0] / took[1]:.1f}×")
     gains.append(f"Gain on {name}, at most: {', '.join(found)}")
     ax.set(title=gains[-1].replace(": ", ":\n"), xlabel="FLOP per byte (log scale)")
@@ -521,7 +520,7 @@ workshop.figure(fig, alt=f"Rooflines of this device and an H100. {'. '.join(gain
 # %% [markdown]
 # ## Compare all precisions
 #
-# Arithmetic limits the convolution, so at most it gains what the peaks differ by; traffic limits the batch norm, so 2 at most. A layer measured below the roofline is less efficient than a matrix product.
+# By the count, the convolution gains what the peaks differ by, the batch norm 2. Below the roofline, a layer is less efficient than a matrix product, or a copy.
 #
 # How much faster is the whole network? The next cell times forward and backward passes in all precisions and two memory layouts: NCHW, as in your script, and [**channels last**](../docs/troubleshooting.md#channels_last-has-no-effect-a-layer-loses-it), which Tensor Cores prefer. **MFU** (model FLOP utilisation) is the network's FLOP/s divided by the peak, here the measured one. **Predict** the fastest row.
 
@@ -658,9 +657,7 @@ print(took.provenance)
 step = 1000 * 256 / h100["float16.ips"]
 print(f"A step takes {step:.1f} ms; batch norm, ReLU and addition take {moving:.1f} ms of it.")
 mfu = h100["float16.ips"] * resnet.resnet(50).train_flops(224) / fast
-print(
-    f"MFU: {h100['float16.ips']:,} images/s x FLOP per image / {h100['fp16']} TFLOP/s = {mfu:.0%}"
-)
+print(f"MFU at {h100['float16.ips']:,} images/s: {mfu:.0%} of {h100['fp16']} TFLOP/s")
 
 
 def v100(peak, dtype):
@@ -677,7 +674,7 @@ print(f"Gain from faster arithmetic alone: {arithmetic / slow:.1f};", end=" ")
 print(f"with half the traffic: {fast / slow:.1f}; published: {fp16 / fp32:.1f}.")
 
 # %% [markdown]
-# On the H100, all four kinds take about as long as counted (below 1: faster than a copy). Batch norm takes longest, and over half of that 16-bit step hardly computes: hence its low MFU. (A CPU's caches can beat the count; a batch norm far above it: see below.) On the V100, faster arithmetic and half the traffic allow a factor of 3.8. The published FP16 run also has a larger batch, channels last and fused layers.
+# On the H100, all four kinds take about as long as counted (below 1: faster than a copy). Batch norm takes longest, and over half of that 16-bit step hardly computes: hence its low MFU. (A CPU's caches can beat the count.) On the V100, faster arithmetic and half the traffic allow a factor of 3.8. The published FP16 run also has a larger batch, channels last and fused layers.
 #
 # ### Move fewer bytes
 #
@@ -760,7 +757,7 @@ session.expect({"h100.compiled.ips": None})
 del arrays, block, shortcut
 
 # %% [markdown]
-# A time far above its count is computing. If only the sums in `float32` are far above, they are the reason: a CPU's batch norm adds up `float32` in double precision, `bfloat16` in `float32` ([`acc_type`](https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/Normalization.cpp)). Try `shape = (2, 64, 56, 56)`: all arrays fit in a cache, so only computing is left. In the whole network, compiling gained 1.2 (two H100s, on two days).
+# A time far above its count is computing: it stays with `shape = (2, 64, 56, 56)`, whose arrays fit in a cache. If it is that of the `float32` sums, the reason is that a CPU's batch norm adds up `float32` in double precision, `bfloat16` in `float32` ([`acc_type`](https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/Normalization.cpp)). In the whole network, compiling gained 1.2 (two H100s, on two days).
 #
 # ## Your turn: one more rung
 #
@@ -828,7 +825,7 @@ else:
 workshop.ladder.figure("4_amp")
 
 # %% [markdown]
-# If it gains less than predicted, its passes gain less than alone, or the rest takes longer. Where is the time going now? In the traces above, what gained least now takes more. The recorded H100's rung 4 reached 2,530 images/s, not 4,833 as above: NCHW, batch 128, JPEG files, and waits for the GPU between a step's parts. Notebook 08 continues from here.
+# If it gains less than predicted, its passes gain less than alone, or the rest takes longer. In the traces above, what gained least now takes more. The recorded H100's rung 4 reached 2,530 images/s, not 4,833 as above: NCHW, batch 128, JPEG files, and waits for the GPU between a step's parts.
 #
 # ## The same accuracy?
 #
