@@ -8,8 +8,8 @@ PyTorch DataLoader, or DALI's iterator for PyTorch, which works in three modes t
     loader    its batches are read and dropped, so that the step costs nothing
 
 The timed batches are those between which an optimizer steps; the first of a turn and the last of an
-epoch, for which workers do less or more than one batch of work, are left out. Workers deliver in
-bursts, one batch of each, so whole bursts are timed. A script that ends too early is started again for the rest.
+epoch, for which workers do less or more than one batch of work, are left out. A script that ends
+too early is started again for the rest.
 """
 
 from __future__ import annotations
@@ -141,8 +141,7 @@ class Clock:
                 length = len(loader) or sys.maxsize  # 0: a DALI iterator that never ends
             except TypeError:  # an IterableDataset
                 length = sys.maxsize
-            workers = getattr(loader, "num_workers", 0)
-            ahead = workers * (getattr(loader, "prefetch_factor", 0) or 0)
+            ahead = getattr(loader, "num_workers", 0) * (getattr(loader, "prefetch_factor", 0) or 0)
             last = length - min(ahead, length // 3)
             mode, first, of_mode, read, given, before = "", 0, 0, 0, 0, 0.0
             batch: Any = None
@@ -161,8 +160,7 @@ class Clock:
                 settled = of_mode > first and (mode == "cached" or read <= last)
                 stepped = self.steps and self.latest == number
                 if settled and (trains if mode == "loader" else stepped):
-                    burst = 1 if mode == "cached" else max(1, workers)
-                    self.add(number, size(batch), now - before, burst)
+                    self.add(number, size(batch), now - before)
                 of_mode += 1
                 self.steps, self.latest, before = False, number, now
                 if mode != "loader" or not trains:
@@ -182,11 +180,11 @@ class Clock:
             torch.cuda.synchronize()
         return time.perf_counter()
 
-    def add(self, number: int, images: int, seconds: float, burst: int) -> None:
+    def add(self, number: int, images: int, seconds: float) -> None:
         """Add the time of a batch; begin the next turn, or end the process, if it is enough."""
         self.loader, self.images, self.time = number, self.images + images, self.time + seconds
         self.batches += 1
-        if self.time >= self.seconds and self.batches >= SHORTEST and self.batches % burst == 0:
+        if self.time >= self.seconds and self.batches >= SHORTEST:
             self.end_turn()
             if not self.modes:
                 self.end()

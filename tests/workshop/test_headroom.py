@@ -86,20 +86,6 @@ def test_the_rates_are_those_of_the_parts(run_cli, tmp_path: Path, epochs: str) 
 
 @pytest.mark.slow
 @pytest.mark.needs("torch")
-def test_bursts_of_workers_are_timed_whole(run_cli, tmp_path: Path) -> None:
-    """Eight workers deliver eight batches at once; a turn is too short for that, if it may be."""
-    script = SCRIPT.replace("Data(), 10", "Data(9999), 30, num_workers=8")
-    (tmp_path / "mine.py").write_text(script)
-    command = ("workshop", "try", "mine.py", "--headroom", "--seconds", "1", "--")
-    done = run_cli(*command, "train", "1")
-    assert done.returncode == 0, done.stderr
-    loader = done.stdout.splitlines()[-1]
-    median, *_ = (float(rate) for rate in re.findall(r"[\d.]+", loader))
-    assert 500 < median <= 800, loader  # 8 workers, 0.3 s for 30 images
-
-
-@pytest.mark.slow
-@pytest.mark.needs("torch")
 def test_slow_spell_changes_no_median(run_cli, tmp_path: Path) -> None:
     """All is slower until 2 s after the first step: a mode that ran only then would seem slow."""
     spell = "end = []\n\ndef spend(s):\n"
