@@ -39,7 +39,7 @@ batch, pixels = 2 if emulated else session.batch_size, session.image_size  # of 
 # %% [markdown]
 # ## Where is the time going?
 #
-# Your script has read its images with DALI since notebook 05. The next cell traces it in `float32` (recent GPUs: TF32). **Predict:** what share of a step is input, and what share is convolution?
+# The next cell traces your script, now with DALI, in `float32` (recent GPUs: TF32). **Predict:** what share of a step is input, and what share is convolution?
 
 # %%
 file = session.folder / "float32.json.gz"
@@ -213,7 +213,7 @@ cases = ((1024.0, 3, False, 5), (1024.0, 3, True, 5), (1024.0, 4, True, 5), (1.0
 next_scale = choose_by_cases("next_scale", next_scale, finished, cases, mistakes)
 
 # %% [markdown]
-# The next cell uses it in a training loop. A larger network or batch, or a lower loss, makes gradients smaller. To imitate that, this loop divides them by 2^16 before they are rounded to `float16`, and multiplies them by it before the update. (The arithmetic stays `float32`.) **Predict** six outcomes: your rule, starting far too high at 2^36; no scale; a fixed scale of 2^36, with and without the overflow check; and no scale, rounded to `bfloat16` or not at all.
+# The next cell uses it in a training loop. A larger network or batch, or a lower loss, makes gradients smaller. To imitate that, this loop divides them by 2^16 before they are rounded to `float16`, and multiplies them by it before the update. **Predict** six outcomes: your rule, starting far too high at 2^36; no scale; a fixed scale of 2^36, with and without the overflow check; and no scale, rounded to `bfloat16` or not at all.
 
 
 # %%
@@ -492,7 +492,8 @@ for ax, (name, (slow, low, fast, traffic)) in zip(axes, devices.items(), strict=
     for label, _, rate, color in lines:
         heights = np.divide([traffic / 10, rate, rate], 1e9)
         ax.loglog([0.1, rate / traffic, 4000], heights, color=color)
-        ax.text(0.01, heights[1], f"{label}: {rate / 1e12:.3g} TFLOP/s", va="center")
+        place = "top" if label == "float32" else "bottom"
+        ax.text(0.004, heights[1], f"{label}: {rate / 1e12:.3g} TFLOP/s", va=place)
     for kind, (count, layer) in layers.items():
         took = []
         for label, size, rate, color in lines:
@@ -510,7 +511,7 @@ for ax, (name, (slow, low, fast, traffic)) in zip(axes, devices.items(), strict=
         found.append(f"{kind} {took[0] / took[1]:.1f}×")
     gains.append(f"Gain on {name}, at most: {', '.join(found)}")
     ax.set(title=gains[-1].replace(": ", ":\n"), xlabel="FLOP per byte (log scale)")
-axes[0].set_ylabel("GFLOP/s (log scale)")
+axes[0].set(ylabel="GFLOP/s (log scale)", xlim=(0.003, 6000))
 print(f"({batch} images. H100: float32 and TF32 from the data sheet, the rest recorded.)")
 operations, moved = convolution(batch, 4)
 over = fast / operations * max(operations / 1e12 / h100["tf32"], moved / traffic)
