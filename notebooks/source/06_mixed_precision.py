@@ -246,7 +246,7 @@ def train_scaled(scale, adapt=False, test=True, dtype=torch.float16):
         scales.append(scale)
         if adapt:
             scale, good = next_scale(scale, good, finite, wait=5)  # 2,000 is too long here
-    return losses, scales, skipped
+    return losses, [*scales, scale], skipped
 
 
 runs = {
@@ -269,7 +269,7 @@ left.set_yticks(range(len(runs)), names)
 left.invert_yaxis()
 left.margins(x=0.25, y=0.1)
 left.set_title(f"Your rule: {ends['your rule']:.2f}; not rounded: {ends['not rounded']:.2f}")
-left.set_xlabel("mean loss of the last 5 of 20 steps, nats")
+left.set_xlabel(f"mean loss of the last 5 of {len(batches)} steps, nats")
 _, scales, skipped = runs["your rule"]
 missed = np.flatnonzero(np.diff(scales) < 0)
 right.step(range(len(scales)), np.log2(scales), where="post", color=workshop.FINDING)
