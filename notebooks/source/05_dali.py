@@ -394,8 +394,6 @@ if DALI:
         print(f"{name}: alone {np.median(alone):,.0f}, with training {np.median(together):,.0f};")
         print(f"  one after the other: {added:,.0f}; together over the slower one: {reached}")
     with_training = {name: np.array(pairs)[:, 1] for name, pairs in decoding_ips.items()}
-    gain = workshop.ratio(with_training["CPU"] / with_training["CPU, no prefetch"])
-    print(f"Both together, with prefetching over without: {gain}")
     fastest = max(ways, key=lambda name: np.median(with_training[name]))
     print(f"Fastest with training: {fastest}")
 
