@@ -61,7 +61,7 @@ passes = max(0.0, shares[1] - optimizer_ms / step_ms)  # forward and backward
 # %% [markdown]
 # Once the input keeps up, computation dominates: arithmetic, mostly in convolutions, and memory traffic, mostly elsewhere. 16-bit numbers need half the memory and traffic of `float32`, and suitable hardware computes several times as fast.
 #
-# [NVIDIA's ResNet-50 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) processes 400.2 images per second on one V100 in FP32 and 1,442.6 in FP16. The method is from [Mixed Precision Training](https://arxiv.org/abs/1710.03740) (Micikevicius et al., 2017). Where does the factor of 3.6 come from, what can go wrong, and where is the time going afterwards?
+# [NVIDIA's ResNet-50 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) processes 400.2 images per second on one V100 in FP32 and 1,442.6 in FP16. The method is from [Mixed Precision Training](https://arxiv.org/abs/1710.03740) (Micikevicius et al., 2017). Where does the factor of 3.6 come from, and what can go wrong?
 #
 # On a CPU, the 16-bit format is `bfloat16`. If the first output shows no instructions for it, PyTorch emulates it: convolutions lose time, but arrays still take half the memory and traffic.
 #
@@ -578,7 +578,7 @@ session.expect(dict.fromkeys(["h100.float16.ips", "h100.bfloat16.ips"]))
 #
 # ## Trace both precisions
 #
-# The next cell traces steps in both precisions, in turns, channels last (*pointwise*: ReLU and addition; *the rest* includes the optimizer and conversions). **Predict:** which kind gains most, and which takes the largest share in 16 bits?
+# The next cell traces steps in both precisions, channels last (*pointwise*: ReLU and addition; *the rest* includes the optimizer and conversions). **Predict:** which kind gains most, and which takes the largest share in 16 bits?
 
 # %%
 from torch import profiler
@@ -833,7 +833,7 @@ workshop.ladder.figure("4_amp")
 #
 # ## The same accuracy?
 #
-# NVIDIA published one run per precision and number of GPUs; for the road signs, ten seeds per precision were recorded:
+# NVIDIA published one run each; for the road signs, ten seeds per precision were recorded:
 
 # %%
 for n in (1, 4, 8):
