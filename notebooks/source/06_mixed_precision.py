@@ -13,7 +13,6 @@ seed: int = 0  # seed of all random numbers
 # %%
 import io
 import time
-from collections import Counter
 from itertools import pairwise
 
 import matplotlib.pyplot as plt
@@ -584,15 +583,6 @@ session.expect(dict.fromkeys(["h100.float16.ips", "h100.bfloat16.ips"]))
 from torch import profiler
 from torch.profiler import schedule
 
-
-def least(network, pixels, batch, name, peak, bandwidth):
-    """Return the least milliseconds per step of each kind of layer, added layer by layer."""
-    found = Counter()
-    for kind, work in nb06.count(network, pixels, batch, name):
-        found[kind] += 1000 * max(work.flops / peak, work.bytes / bandwidth)
-    return found
-
-
 optimizer = torch.optim.SGD(last.parameters(), lr=0.01, momentum=0.9, fused=True)
 inputs = x.to(memory_format=torch.channels_last)
 
@@ -623,7 +613,8 @@ for _ in range(session.traces):
         found.append(traced(name))
 kinds = {"convolution": ["convolution"], "normalisation": ["batch norm"],
          "pointwise": ["ReLU", "addition"], "the rest": []}  # fmt: skip
-predicted = {name: least(network, pixels, batch, name, peaks[name], bandwidth) for name in traces}
+predicted = {name: nb06.least_ms(network, pixels, batch, name, peaks[name], bandwidth)
+             for name in traces}  # fmt: skip
 rows, gains = [], {}
 for kind, layers in kinds.items():
     row, took = [kind], {name: [each[kind] for each in found] for name, found in traces.items()}
@@ -648,7 +639,7 @@ for name, found in traces.items():
 
 # %%
 slow, low, fast, traffic = devices["an H100"]
-counted = least(resnet.resnet(50), 224, 256, low, fast, traffic)
+counted = nb06.least_ms(resnet.resnet(50), 224, 256, low, fast, traffic)
 rows, moving = [], 0.0
 for kind in ("convolution", "batch norm", "ReLU", "addition"):
     took = session.results[f"h100.{kind}.ms"]
@@ -667,7 +658,7 @@ print(f"MFU at {h100['float16.ips']:,} images/s: {mfu:.0%} of {h100['fp16']} TFL
 def v100(peak, dtype):
     """Return the images/s that a V100 cannot exceed without fusion, by its data sheet."""
     rate, traffic = (session.results[f"v100.{key}"].value for key in (peak, "bandwidth"))
-    each = least(resnet.resnet(50), 224, 96, dtype, 1e12 * rate, 1e9 * traffic)
+    each = nb06.least_ms(resnet.resnet(50), 224, 96, dtype, 1e12 * rate, 1e9 * traffic)
     return 96 / sum(each.values()) * 1000
 
 
