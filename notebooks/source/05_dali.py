@@ -345,7 +345,7 @@ if DALI:
     print(f"Decoding the crop over decoding the image: {workshop.ratio(of_crop / decoding)}")
     resizing = (fused - ms["decode the crop"]) / (whole - ms["decode"])
     print(f"Resizing after decoding the crop, over resizing otherwise: {workshop.ratio(resizing)}")
-    session.expect({"dali.decode.share": float(share)})
+    session.expect({"dali.decode.share": float(share), "dali.fused.saved": saved})
 
 # %% [markdown]
 # A crop, on average about half of the image, costs more than half: a JPEG's codes vary in length, so to reach row 300, a decoder has to unpack all rows before it. If resizing takes the same in both graphs, the whole gains less than decoding; noise can hide it.
