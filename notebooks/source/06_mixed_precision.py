@@ -13,7 +13,6 @@ seed: int = 0  # seed of all random numbers
 # %%
 import io
 import time
-from collections import Counter
 from itertools import pairwise
 
 import matplotlib.pyplot as plt
@@ -39,7 +38,7 @@ batch, pixels = 2 if emulated else session.batch_size, session.image_size  # of 
 # %% [markdown]
 # ## Where is the time going?
 #
-# Your script has read its images with DALI since notebook 05. The next cell traces it in `float32` (recent GPUs: TF32). **Predict:** what share of a step is input, and what share is convolution?
+# The next cell traces your script, now with DALI, in `float32` (recent GPUs: TF32). **Predict:** what share of a step is input, and what share is convolution?
 
 # %%
 file = session.folder / "float32.json.gz"
@@ -48,16 +47,20 @@ ready = 2 * workers  # batches that a loader has prepared before the first step
 brief = {**sizes, "warm_up": ready + 1, "steps": 4, "trace": file}
 found = workshop.ladder.climb("3_dali", ranks=ranks, **brief)
 found = found or workshop.ladder.climb("1_single", **brief)
-kinds = workshop.trace(file)
+kinds = workshop.trace(file, show=False)
 parts = [found.get(f"{part}_ms", 0) for part in ("input", "compute", "communication")]
 shares = np.divide(parts, sum(parts))
 print("A step: input {:.1%}, computation {:.1%}, communication {:.1%}.".format(*shares))
-passes = max(0.0, shares[1] - kinds["optimizer"] / sum(kinds.values()))  # forward and backward
+longest = sorted(kinds.items(), key=lambda item: -item[1])[:4]
+step_ms = sum(kinds.values())
+print("Most of it:", ", ".join(f"{kind} {ms / step_ms:.0%}" for kind, ms in longest))
+optimizer_ms = kinds["optimizer"]
+passes = max(0.0, shares[1] - optimizer_ms / step_ms)  # forward and backward
 
 # %% [markdown]
-# Once the input keeps up, computation dominates: arithmetic, mostly in convolutions, and memory traffic, mostly elsewhere (*pointwise* is ReLU and addition). 16-bit numbers need half the memory and traffic of `float32`, and suitable hardware computes several times as fast.
+# Once the input keeps up, computation dominates: arithmetic, mostly in convolutions, and memory traffic, mostly elsewhere. 16-bit numbers need half the memory and traffic of `float32`, and suitable hardware computes several times as fast.
 #
-# [NVIDIA's ResNet-50 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) processes 400.2 images per second on one V100 in FP32 and 1,442.6 in FP16. The method is from [Mixed Precision Training](https://arxiv.org/abs/1710.03740) (Micikevicius et al., 2017). Where does the factor of 3.6 come from, what can go wrong, and where is the time going afterwards?
+# [NVIDIA's ResNet-50 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) processes 400.2 images per second on one V100 in FP32 and 1,442.6 in FP16. The method is from [Mixed Precision Training](https://arxiv.org/abs/1710.03740) (Micikevicius et al., 2017). Where does the factor of 3.6 come from, and what can go wrong?
 #
 # On a CPU, the 16-bit format is `bfloat16`. If the first output shows no instructions for it, PyTorch emulates it: convolutions lose time, but arrays still take half the memory and traffic.
 #
@@ -137,27 +140,29 @@ gradients = gradients[gradients != 0]
 vanish = 100 * (gradients.half() == 0).float().mean().item()
 vanish_bfloat16 = 100 * (gradients.bfloat16() == 0).float().mean().item()
 
-fig, axes = plt.subplots(figsize=(9, 3.4))
-axes.hist(gradients.abs().log2().numpy(), bins=range(-60, 10), color="#0072b2")
-axes.axvspan(-60, -25, color="#d55e00", alpha=0.25, zorder=0, label="zero in float16")
-axes.axvspan(-25, -14, color="#e69f00", alpha=0.25, zorder=0, label="fewer bits in float16")
-axes.axvline(16, color="black", ls="--", label="infinite in float16")
+counts, edges = np.histogram(gradients.abs().log2().numpy(), bins=range(-60, 24))
+zones = {"zero in float16": (-45, -25, "0.8"), "fewer bits": (-25, -14, "0.9"),
+         "full precision": (-14, 16, "1"), "infinite": (16, 23, "0.8")}  # fmt: skip
 finding = f"{vanish:.1f}% underflow in float16, {vanish_bfloat16:.2f}% in bfloat16"
-axes.set(title=f"Gradients that flow back: {finding}", xlabel="magnitude, power of two")
-axes.set(ylabel="count", xlim=(-50, 20))
-axes.legend(loc="upper left")
+fig, axes = plt.subplots()
+axes.stairs(100 * counts / counts.sum(), edges, fill=True, color=workshop.FINDING)
+for name, (low, high, grey) in zones.items():
+    axes.axvspan(low, high, color=grey, zorder=0)
+    axes.text((low + high) / 2, 1.01, name, transform=axes.get_xaxis_transform(), ha="center")
+axes.set_title(f"Gradients that flow back: {finding}", pad=20)
+axes.set(xlabel="magnitude of a gradient, power of two", ylabel="% of them", xlim=(-45, 23))
 workshop.figure(fig, alt=f"Histogram of the size of gradients. {finding}")
 session.note("vanish", vanish, "%", "gradients flowing back that become zero in float16")
 session.expect({"precision.vanish": vanish if device.type == "cpu" else None})
 
 # %% [markdown]
-# Nearly all of these are in the lower half of `float16`'s range or below it. The fix: **multiply the loss** by a large number before the backward pass. By the chain rule, every gradient grows by the same factor, and the histogram moves to the right. Divide by the same number, in `float32`, before the update. If it is a power of two, the mantissa bits do not change.
+# Nearly all gradients are in the lower half of `float16`'s range or below it. The fix: **multiply the loss** by a large number before the backward pass. By the chain rule, every gradient grows by the same factor, and the histogram moves to the right. Divide by the same number, in `float32`, before the update. If it is a power of two, the mantissa bits do not change.
 #
 # Weight gradients add up contributions from all pixels and images, so they are larger. **Predict:** at which scale do they first overflow?
 
 # %%
 weights = torch.cat([weight.grad.flatten() for weight in model.parameters()])
-for power in range(0, 25, 4):
+for power in range(0, 25, 2):
     zero = 100 * ((gradients * 2.0**power).half() == 0).float().mean().item()
     infinite = (weights * 2.0**power).half().isinf().sum().item()
     print(f"loss x 2^{power:<2}: {zero:6.2f}% of what flows back becomes zero,", end=" ")
@@ -166,7 +171,7 @@ for power in range(0, 25, 4):
 # %% [markdown]
 # ## Write the loss scale yourself
 #
-# The best scale is the largest one that does not overflow, and it changes. Find it by trial and error:
+# A good scale is large but does not overflow, and it changes. Find it by trial and error:
 #
 # - If any gradient is infinite or NaN, skip the update and halve the scale.
 # - After `wait` good steps in a row, double it.
@@ -208,18 +213,18 @@ cases = ((1024.0, 3, False, 5), (1024.0, 3, True, 5), (1024.0, 4, True, 5), (1.0
 next_scale = choose_by_cases("next_scale", next_scale, finished, cases, mistakes)
 
 # %% [markdown]
-# The next cell uses it in a training loop. A larger network or batch, or a lower loss, makes gradients smaller. To imitate that, this loop divides them by 2^16 before they are rounded to `float16`, and multiplies them by it before the update. (The arithmetic stays `float32`.) **Predict** four outcomes: your rule, starting far too high at 2^36; no scale; a fixed scale of 2^36; and a fixed scale of 2^36 without the overflow check.
+# The next cell uses it in a training loop. A larger network or batch, or a lower loss, makes gradients smaller. To imitate that, this loop divides them by 2^16 before they are rounded to `float16`, and multiplies them by it before the update. **Predict** six outcomes: your rule, starting far too high at 2^36; no scale; a fixed scale of 2^36, with and without the overflow check; and no scale, rounded to `bfloat16` or not at all.
 
 
 # %%
-def rounded(layer, inputs, output):
-    """Round the gradient that flows back through a layer to float16."""
-    output.register_hook(lambda gradient: gradient.half().float())
-
-
-def train_scaled(scale, adapt=True, test=True, small=2.0**-16):
-    """Train with `small` float16 gradients; return losses, scales and the count of skipped steps."""
+def train_scaled(scale, adapt=False, test=True, dtype=torch.float16):
+    """Train with tiny rounded gradients; return losses, scales and the count of skipped steps."""
     model, optimizer = fresh()
+    small = 2.0**-16
+
+    def rounded(layer, inputs, output):
+        output.register_hook(lambda gradient: gradient.to(dtype).float())
+
     for layer in model.modules():
         if isinstance(layer, torch.nn.Conv2d | torch.nn.Linear):
             layer.register_forward_hook(rounded)
@@ -229,7 +234,7 @@ def train_scaled(scale, adapt=True, test=True, small=2.0**-16):
         optimizer.zero_grad()
         (loss * small * scale).backward()
         gradients = [
-            weight.grad.copy_(weight.grad.half()).div_(small * scale)
+            weight.grad.copy_(weight.grad.to(dtype)).div_(small * scale)
             for weight in model.parameters()
         ]
         finite = all(gradient.isfinite().all() for gradient in gradients)
@@ -241,37 +246,44 @@ def train_scaled(scale, adapt=True, test=True, small=2.0**-16):
         scales.append(scale)
         if adapt:
             scale, good = next_scale(scale, good, finite, wait=5)  # 2,000 is too long here
-    return losses, scales, skipped
+    return losses, [*scales, scale], skipped
 
 
 runs = {
-    "your rule": train_scaled(2.0**36),
-    "no scale": train_scaled(1.0, adapt=False),
-    "always 2^36": train_scaled(2.0**36, adapt=False),
-    "always 2^36, no check": train_scaled(2.0**36, adapt=False, test=False),
+    "your rule": train_scaled(2.0**36, adapt=True),
+    "no scale": train_scaled(1.0),
+    "always 2^36": train_scaled(2.0**36),
+    "always 2^36, no check": train_scaled(2.0**36, test=False),
+    "no scale, bfloat16": train_scaled(1.0, dtype=torch.bfloat16),
+    "not rounded": train_scaled(1.0, dtype=torch.float32),
 }
 
-fig, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained")
-looks = (("#0072b2", "-"), ("#d55e00", "--"), ("#009e73", "-."), ("black", ":"))
-final = [np.mean(losses[-5:]) for losses, _, _ in runs.values()]
-ends = []
-for (name, (losses, _, skipped)), (color, style) in zip(runs.items(), looks, strict=True):
-    ends.append(f"{name}: {final[len(ends)]:.2f}, {skipped} skipped")
-    left.plot(losses, style, color=color, label=ends[-1])
-left.set(title=f"Mean of the last 5 steps: {final[0]:.2f} with your rule, {final[1]:.2f} without")
-left.set(xlabel="step", ylabel="cross-entropy loss", xticks=range(0, len(batches), 5))
-left.legend(fontsize="small")
+fig, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2))
+names, ends = [], {name: np.mean(losses[-5:]) for name, (losses, _, _) in runs.items()}
+for row, (name, end) in enumerate(ends.items()):
+    names.append(f"{name}, {skipped} skipped" if (skipped := runs[name][2]) else name)
+    left.plot(end, row, "o", color="black" if row else workshop.FINDING, ms=7)
+    at = end if np.isfinite(end) else np.nanmean(list(ends.values()))
+    left.annotate(f"{end:.2f}", (at, row), (8, 0), textcoords="offset points", va="center")
+left.set_yticks(range(len(runs)), names)
+left.invert_yaxis()
+left.margins(x=0.25, y=0.1)
+left.set_title(f"Your rule: {ends['your rule']:.2f}; not rounded: {ends['not rounded']:.2f}")
+left.set_xlabel(f"mean loss of the last 5 of {len(batches)} steps, nats")
 _, scales, skipped = runs["your rule"]
-right.step(range(len(scales)), np.log2(scales), where="post", color=looks[0][0])
-right.set(title=f"Your rule skips {skipped} steps and ends at 2^{np.log2(scales[-1]):.0f}")
+missed = np.flatnonzero(np.diff(scales) < 0)
+right.step(range(len(scales)), np.log2(scales), where="post", color=workshop.FINDING)
+right.plot(missed, np.log2(scales)[missed], "x", color="black", ms=8)
+right.set_title(f"Your rule skips {skipped} steps (x)")
 right.set(xlabel="step", ylabel="loss scale, power of two", xticks=range(0, len(batches), 5))
 right.yaxis.get_major_locator().set_params(integer=True)
-workshop.figure(fig, alt=f"Loss of four runs, and a loss scale. {'; '.join(ends)}")
+said = ", ".join(f"{name} {end:.2f}" for name, end in zip(names, ends.values(), strict=True))
+workshop.figure(fig, alt=f"Final losses: {said}. The loss scale of your rule, step by step.")
 
 # %% [markdown]
-# Your rule skips steps until the scale fits, and later one whenever it becomes too large. Without a scale, the loss is hardly lower than without updates (third run): 2^16 moves nearly the whole histogram to zero.
+# Your rule skips steps until the scale fits, and one when doubling is too much. Dividing by 2^16 moves nearly all of the histogram to zero: without a scale, the loss is hardly lower than without updates (third run). `bfloat16` has the range, so it needs no scale.
 #
-# The third run is a **silent failure**: every update is skipped, without an error, and the loss does not fall. The fourth run, without the check, writes [infinities or NaN](../docs/troubleshooting.md#nan-in-float16-which-layer-and-what-the-loss-scale-does) into the weights. Its loss is NaN from then on (no line on the left), so you notice.
+# The third run is a **silent failure**: every update is skipped, without an error, and the network stays as it was. The fourth run, without the check, writes [infinities or NaN](../docs/troubleshooting.md#nan-in-float16-which-layer-and-what-the-loss-scale-does) into the weights. Its loss is NaN from then on, so you notice.
 #
 # ## Master weights
 #
@@ -290,7 +302,7 @@ for rate in (1e-2, 1e-3, 1e-4):
         print(f"rate {rate:<6g} {str(dtype):15} {100 * kept / total:5.1f}% do not change")
 
 # %% [markdown]
-# So keep **master weights** in `float32`: updates change these, and each step computes with a 16-bit copy.
+# Mixed precision therefore keeps **master weights** in `float32`: updates change these, and each step computes with a 16-bit copy.
 #
 # ## `autocast` and `GradScaler`
 #
@@ -322,6 +334,8 @@ for before, after in pairwise(scales):  # PyTorch halves the scale after an over
 print("Your rule gives the same scales:", yours == scales)
 
 # %% [markdown]
+# The scale falls until a step is good, then hovers: up after three good steps, down at the next overflow. If it ends lower, the gradients grew.
+#
 # ## Memory
 #
 # Notebook 02 estimated the largest batch from `float32` activations. **Predict** the ratio with 16 bits:
@@ -351,16 +365,14 @@ for dtype in (torch.float32, torch.bfloat16):
     per_image[dtype] = at_64 * (224 / 64) ** 2
     print(f"{str(dtype):15} {per_image[dtype] / 1e6:.0f} MB for each image of 224 x 224 pixels")
 memory_ratio = per_image[torch.bfloat16] / per_image[torch.float32]
-for count, dtype in ((96, torch.float32), (208, torch.bfloat16)):
-    print(f"{count} images: {count * per_image[dtype] / 1e9:.1f} GB, {dtype}")
 session.note("memory_ratio", memory_ratio, "times", "activations in bfloat16 over float32")
 
 # %% [markdown]
-# NVIDIA's batches on a V100, 96 in FP32 and 208 in FP16, need about the same memory by this count. Weights, gradients and momentum do *not* shrink: they stay in `float32`.
+# It is a little over a half, because max pooling keeps the places of its maxima, 8-byte integers. Weights, gradients and momentum do *not* shrink: they stay in `float32`.
 #
 # ## Which layers become faster?
 #
-# A **Tensor Core** multiplies small matrices of 16-bit numbers and accumulates in `float32`, in one instruction; Intel's AMX does the same on a CPU. But a layer is limited by arithmetic *or* by memory traffic. A convolution can reuse each value it loads hundreds of times; a ReLU uses it once. A layer takes at least *operations / peak rate* and at least *bytes / bandwidth*; the larger one limits it. So count both.
+# A **Tensor Core** multiplies small matrices of 16-bit numbers and accumulates in `float32`, in one instruction; Intel's AMX does the same on a CPU, and `avx512_bf16` with pairs of numbers. But a layer is limited by arithmetic *or* by memory traffic. A convolution can reuse each value it loads hundreds of times; a ReLU uses it once. A layer takes at least *operations / peak rate* and at least *bytes / bandwidth*; the larger one limits it. So count both.
 #
 # **Your turn.** Count two layers of ResNet-50 in the forward pass. A multiplication and an addition are two operations; multiplications by padding count, too.
 #
@@ -425,9 +437,9 @@ for name, layer in (("convolution", convolution), ("batch norm", batch_norm)):
     print(f"{name}: {np.divide(*layer(96, 2)):.1f} operations per byte in 16 bits")
 
 # %% [markdown]
-# The next cell measures both limits of this device: the rate of a large matrix product, and the bandwidth of a copy. It draws them, the **roofline**, and your two layers, for this device and an H100. **Predict** from your count: which layer can gain more than a factor of 2, and where?
-#
 # GPUs since Ampere have one more precision, [**TF32**](../docs/troubleshooting.md#results-in-float32-differ-between-two-gpus-tf32): numbers are stored as `float32`, but Tensor Cores ignore the last 13 mantissa bits.
+#
+# The next cell measures both limits of this device: the rate of a large matrix product, and the bandwidth of a copy. It draws them, the **roofline**, and your two layers (hollow: your count; filled: measured), for this device and an H100. **Predict** from your count: which layer can gain more than a factor of 2, and where?
 
 # %%
 from torch.utils import benchmark
@@ -475,47 +487,55 @@ devices = {
 }
 
 
-fig, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
-layers, gains = {"convolution": (convolution, "s"), "batch norm": (batch_norm, "o")}, []
+one_convolution = torch.nn.Conv2d(64, 64, 3, padding=1, bias=False).to(device)
+one_norm = torch.nn.BatchNorm2d(64).to(device)
+layers = {"convolution": (convolution, one_convolution), "batch norm": (batch_norm, one_norm)}
+maps = torch.randn(batch, 64, 56, 56, device=device).to(memory_format=torch.channels_last)
+
+fig, axes = plt.subplots(1, 2, figsize=(9, 3.8), sharex=True, sharey=True)
+gains = []
 for ax, (name, (slow, low, fast, traffic)) in zip(axes, devices.items(), strict=True):
-    lines, found = (("float32", 4, slow, "#0072b2", "-"), (low, 2, fast, "#d55e00", "--")), []
-    for label, _, rate, colour, style in lines:
+    lines, found = (("float32", 4, slow, "black"), (low, 2, fast, workshop.FINDING)), []
+    for label, _, rate, color in lines:
         heights = np.divide([traffic / 10, rate, rate], 1e9)
-        ax.loglog([0.1, rate / traffic, 4000], heights, style, color=colour, label=label)
-    for kind, (layer, mark) in layers.items():
+        ax.loglog([0.1, rate / traffic, 4000], heights, color=color)
+        place = "top" if label == "float32" else "bottom"
+        ax.text(0.004, heights[1], f"{label}: {rate / 1e12:.3g} TFLOP/s", va=place)
+    for kind, (count, layer) in layers.items():
         took = []
-        for _, size, rate, colour, _ in lines:
-            operations, count = layer(batch, size)
-            took.append(max(operations / rate, count / traffic))
-            ax.plot(operations / count, operations / took[-1] / 1e9, mark, color=colour)
-        ax.plot([], [], mark, color="black", label=kind)
+        for label, size, rate, color in lines:
+            operations, moved = count(batch, size)
+            took.append(max(operations / rate, moved / traffic))
+            at, roof = operations / moved, operations / took[-1] / 1e9
+            ax.plot(at, roof, "o", color=color, mfc="white", ms=7)
+            if name == "this device":
+                set_tf32(label)
+                inputs = maps.to(precisions[label])
+                if kind == "convolution":  # a batch norm's weights stay in float32
+                    layer.to(inputs.dtype)
+                real = operations / seconds("layer(inputs)", layer=layer, inputs=inputs) / 1e9
+                ax.plot(at, real, "o", color=color, ms=7)
+                print(f"{kind}, {label}: {real / roof:.0%} of the roofline's speed")
+        ax.text(at, 0.03, kind, transform=ax.get_xaxis_transform(), ha="center")
         found.append(f"{kind} {took[0] / took[1]:.1f}×")
     gains.append(f"Gain on {name}, at most: {', '.join(found)}")
-    ax.set(title=gains[-1].replace(": ", ":\n"))
-    ax.set(xlabel="FLOP per byte", ylabel="GFLOP/s at most")
-    ax.legend(loc="lower right", fontsize="small")
-print(f"({batch} images. H100: float32 from the data sheet, float16 and bandwidth recorded.)")
+    ax.set(title=gains[-1].replace(": ", ":\n"), xlabel="FLOP per byte (log scale)")
+axes[0].set(ylabel="GFLOP/s (log scale)", xlim=(0.003, 6000))
+print(f"({batch} images. H100: float32 and TF32 from the data sheet, the rest recorded.)")
+operations, moved = convolution(batch, 4)
+over = fast / operations * max(operations / 1e12 / h100["tf32"], moved / traffic)
+print(f"Over TF32, an H100's default for convolutions, a convolution gains {over:.1f}× at most.")
 workshop.figure(fig, alt=f"Rooflines of this device and an H100. {'. '.join(gains)}")
-
-
-def least(network, pixels, batch, name, peak, bandwidth):
-    """Return the least milliseconds per step of each kind of layer, added layer by layer."""
-    found = Counter()
-    for kind, work in nb06.count(network, pixels, batch, name):
-        found[kind] += 1000 * max(work.flops / peak, work.bytes / bandwidth)
-    return found
-
-
-network = resnet.resnet(session.layers)
-predicted = {name: least(network, pixels, batch, name, peaks[name], bandwidth)
-             for name in ("float32", half)}  # fmt: skip
 
 # %% [markdown]
 # ## Compare all precisions
 #
-# How much faster is the whole network? The next cell times forward and backward passes in all precisions and two memory layouts: NCHW, as in your script, and [**channels last**](../docs/troubleshooting.md#channels_last-has-no-effect-a-layer-loses-it), which Tensor Cores prefer. **MFU** (model FLOP utilisation) is the network's FLOP/s divided by the peak, here the measured one. (Papers divide by the data sheet's: 989 TFLOP/s for an H100 in 16 bits; a product reached 681.) **Predict** the fastest row.
+# By the count, the convolution gains what the peaks differ by, the batch norm 2. Below the roofline, a layer is less efficient than a matrix product, or a copy.
+#
+# How much faster is the whole network? The next cell times forward and backward passes in all precisions and two memory layouts: NCHW, as in your script, and [**channels last**](../docs/troubleshooting.md#channels_last-has-no-effect-a-layer-loses-it), which Tensor Cores prefer. **MFU** (model FLOP utilisation) is the network's FLOP/s divided by the peak, here the measured one. **Predict** the fastest row.
 
 # %%
+network = resnet.resnet(session.layers)
 model = ResNet(network).to(device)
 last = ResNet(network).to(device, memory_format=torch.channels_last)
 x = torch.randn(batch, 3, pixels, pixels, device=device)
@@ -557,17 +577,14 @@ print(f"Speed of {half} over float32, each in its faster layout: {gain}")
 if gain.clear:
     print(f"Train in {half if gain.median > 1 else 'float32'} on this device.")
 session.note("speedup", str(gain), "", "speed of forward and backward in 16 bits over float32")
-session.expect({
-    "epyc.float32.ips": None, "epyc.bfloat16.ips": None, "h100.float32.ips": None,
-    "h100.float16.ips": None, "h100.bfloat16.ips": None,
-})  # fmt: skip
+session.expect(dict.fromkeys(["h100.float16.ips", "h100.bfloat16.ips"]))
 
 # %% [markdown]
-# On the recorded H100 (`float32`: half the batch), `bfloat16` is slower than `float16`.
+# If the network gains less than its convolutions could, what gains less takes a larger part, and the MFU falls. On the recorded H100, `bfloat16` is slower than `float16`.
 #
 # ## Trace both precisions
 #
-# The next cell traces steps in both precisions, in turns, channels last. **Predict:** which kind gains most, and which takes the largest share in 16 bits?
+# The next cell traces steps in both precisions, channels last (*pointwise*: ReLU and addition; *the rest* includes the optimizer and conversions). **Predict:** which kind gains most, and which takes the largest share in 16 bits?
 
 # %%
 from torch import profiler
@@ -592,7 +609,9 @@ def traced(name):
             passes_of(last, inputs, name)
             optimizer.step()
             trace.step()
-    return {kind: np.median([step[kind] for step in steps]) for kind in steps[0]}
+    found = {kind: np.median([step[kind] for step in steps]) for kind in steps[0]}
+    listed = sum(found[kind] for kind in ("convolution", "normalisation", "pointwise"))
+    return found | {"the rest": sum(found.values()) - listed}
 
 
 traces = {"float32": [], half: []}
@@ -600,12 +619,15 @@ for _ in range(session.traces):
     for name, found in traces.items():
         found.append(traced(name))
 kinds = {"convolution": ["convolution"], "normalisation": ["batch norm"],
-         "pointwise": ["ReLU", "addition"]}  # fmt: skip
+         "pointwise": ["ReLU", "addition"], "the rest": []}  # fmt: skip
+predicted = {name: nb06.least_ms(network, pixels, batch, name, peaks[name], bandwidth)
+             for name in traces}  # fmt: skip
 rows, gains = [], {}
 for kind, layers in kinds.items():
     row, took = [kind], {name: [each[kind] for each in found] for name, found in traces.items()}
     for name, ms in took.items():
-        row += [sum(predicted[name][layer] for layer in layers), np.median(ms)]
+        counted = sum(predicted[name][layer] for layer in layers) if layers else None
+        row += [counted, np.median(ms)]
     if all(took[half]):
         gains[kind] = np.divide(took["float32"], took[half])
         row.append(str(workshop.ratio(gains[kind])))
@@ -615,16 +637,16 @@ workshop.table(rows, columns, f"This device, batch {batch}, {pixels} px, turns: 
 first, second, *_ = sorted(gains, key=lambda kind: -np.median(gains[kind]))
 print(f"Gain of {first} over that of {second}:", workshop.ratio(gains[first] / gains[second]))
 for name, found in traces.items():
-    shares = {kind: [each[kind] / sum(each.values()) for each in found] for kind in kinds}
+    shares = {k: [each[k] / sum(each[kind] for kind in kinds) for each in found] for k in kinds}
     parts = (f"{k} {np.median(v):.0%} ({min(v):.0%} to {max(v):.0%})" for k, v in shares.items())
     print(f"{name}, share of the step:", ", ".join(parts))
 
 # %% [markdown]
-# Which kind is furthest from its count? Compare a recorded H100:
+# Which kind is furthest from its count? On a recorded H100:
 
 # %%
 slow, low, fast, traffic = devices["an H100"]
-counted = least(resnet.resnet(50), 224, 256, low, fast, traffic)
+counted = nb06.least_ms(resnet.resnet(50), 224, 256, low, fast, traffic)
 rows, moving = [], 0.0
 for kind in ("convolution", "batch norm", "ReLU", "addition"):
     took = session.results[f"h100.{kind}.ms"]
@@ -636,12 +658,14 @@ workshop.table(rows, columns, "H100, channels last, batch 256, 224 px")
 print(took.provenance)
 step = 1000 * 256 / h100["float16.ips"]
 print(f"A step takes {step:.1f} ms; batch norm, ReLU and addition take {moving:.1f} ms of it.")
+mfu = h100["float16.ips"] * resnet.resnet(50).train_flops(224) / fast
+print(f"MFU at {h100['float16.ips']:,} images/s: {mfu:.0%} of {h100['fp16']} TFLOP/s")
 
 
 def v100(peak, dtype):
     """Return the images/s that a V100 cannot exceed without fusion, by its data sheet."""
     rate, traffic = (session.results[f"v100.{key}"].value for key in (peak, "bandwidth"))
-    each = least(resnet.resnet(50), 224, 96, dtype, 1e12 * rate, 1e9 * traffic)
+    each = nb06.least_ms(resnet.resnet(50), 224, 96, dtype, 1e12 * rate, 1e9 * traffic)
     return 96 / sum(each.values()) * 1000
 
 
@@ -652,13 +676,13 @@ print(f"Gain from faster arithmetic alone: {arithmetic / slow:.1f};", end=" ")
 print(f"with half the traffic: {fast / slow:.1f}; published: {fp16 / fp32:.1f}.")
 
 # %% [markdown]
-# On the H100, all four kinds take about as long as counted (below 1: faster than a copy). Batch norm takes longest, and over half of that 16-bit step only moves bytes. (On a CPU, caches can beat the count; for a multiple, see below.) On the V100, faster arithmetic and half the traffic allow a factor of 3.8. The published FP16 run also has a larger batch, channels last and fused layers.
+# On the H100, all four kinds take about as long as counted (below 1: faster than a copy). Batch norm takes longest, and over half of that 16-bit step hardly computes: hence its low MFU. (A CPU's caches can beat the count.) On the V100, faster arithmetic and half the traffic allow a factor of 3.8. The published FP16 run also has a larger batch, channels last and fused layers.
 #
 # ### Move fewer bytes
 #
 # [`torch.compile`](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step) **fuses** layers, so that no intermediate result goes to memory. A residual block ends with a batch norm, an addition of the shortcut and a ReLU, which compute almost nothing.
 #
-# **Your turn:** write their passes over memory, one by one and fused. **Predict** both gains from them: of fusing, and of 16 bits. (Compiling takes up to half a minute. The measurement is untested on a GPU.)
+# **Your turn:** write their passes over memory, one by one and fused. **Predict** both gains from them: of fusing, and of 16 bits. The cell also times the batch norm alone, with its sums and without. (Compiling takes up to half a minute. The measurement is untested on a GPU.)
 
 
 # %%
@@ -675,12 +699,13 @@ block_end = nb06.check_block_end(block_end)
 accesses = {"copy": 2}  # of arrays
 for name, fused in (("one by one", False), ("fused", True)):
     accesses[name] = sum(len(reads + writes) for reads, writes in block_end(fused))
-print(accesses)
+print(", ".join(f"{name}: {count} arrays read or written" for name, count in accesses.items()))
 
 # %%
 from rn50.allocator import keep_memory
 
-norm = torch.nn.BatchNorm2d(64).to(device)
+norm, known = (torch.nn.BatchNorm2d(64).to(device) for _ in range(2))
+known.eval()  # normalises with stored averages
 
 
 def tail(x, shortcut):
@@ -692,7 +717,9 @@ shape = (session.tail, 64, 56, 56)
 arrays = {
     dtype: torch.randn(2, *shape, device=device).to(dtype) for dtype in (torch.float32, reduced)
 }
-versions, spent = {"copy": lambda x, shortcut: x.clone(), "one by one": tail}, {}
+versions = {"copy": lambda x, shortcut: x.clone(), "one by one": tail,
+            "sums": lambda x, shortcut: norm(x), "no sums": lambda x, shortcut: known(x)}  # fmt: skip
+spent = {}
 keep_memory()  # on a CPU, a new array otherwise costs page faults, more than its passes
 with torch.no_grad():
     if session.compile:
@@ -714,7 +741,7 @@ with torch.no_grad():
                 found += [time.perf_counter() - begin] if turn else []
 rows, base = [], spent["float32", "one by one"]
 for (dtype, name), found in spent.items():
-    if name == "copy":
+    if name not in ("one by one", "fused"):
         continue
     counted = accesses[name] / 2 * np.median(spent[dtype, "copy"])
     gain = accesses["one by one"] / accesses[name] * 4 / nb06.BYTES[dtype]
@@ -724,11 +751,15 @@ for (dtype, name), found in spent.items():
 columns = ["", "arrays read or written", "ms: counted", "measured", "gain: counted", "measured"]
 title = f"The end of a block, {session.tail} images, turns: {turns}; counted at the copy's speed"
 workshop.table(rows, columns, title)
+for dtype in (str(dtype)[6:] for dtype in arrays):
+    ms = {name: 1000 * np.median(spent[dtype, name]) for name in ("copy", "sums", "no sums")}
+    print(f"{dtype}: batch norm {ms['sums']:.1f} ms (counted {1.5 * ms['copy']:.1f}),", end=" ")
+    print(f"without its sums {ms['no sums']:.1f} ms (counted {ms['copy']:.1f})")
 session.expect({"h100.compiled.ips": None})
 del arrays, block, shortcut
 
 # %% [markdown]
-# A time far above its count is computing. Test it with `shape = (2, 64, 56, 56)`, so that all arrays fit in a cache. On two cores of an EPYC, `float32` one by one then takes 28 ms per 128 images, the other three 12 to 13. PyTorch's batch norm adds up `float32` numbers one at a time, in double precision; compiled code computes as long in both formats. In the whole network, compiling gained 1.2 (two H100s, on two days).
+# A time far above its count is computing: it stays with `shape = (2, 64, 56, 56)`, whose arrays fit in a cache. If it is that of the `float32` sums, the reason is that a CPU's batch norm adds up `float32` in double precision, `bfloat16` in `float32` ([`acc_type`](https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/Normalization.cpp)). In the whole network, compiling gained 1.2 (two H100s, on two days).
 #
 # ## Your turn: one more rung
 #
@@ -789,14 +820,18 @@ if found and found["4_amp"]["paired"]:
     gains = np.divide(found["4_amp"]["turns"], found["3_dali"]["turns"])
     print(f"Speed of 4_amp over 3_dali: {workshop.ratio(gains)};", end=" ")
     print(f"predicted: {guess:.2f} ({least_gain:.2f} to {most:.2f})")
-workshop.ladder.figure()
+    before, after = (report["compute_ms"] - optimizer_ms for report in found.values())
+    print(f"The passes alone gained {before / after:.2f} in the script.")
+else:
+    print("The prediction is not tested: this needs DALI, and memory for both scripts.")
+workshop.ladder.figure("4_amp")
 
 # %% [markdown]
-# The formula assumes that the passes gain as much in the script as alone, and that the rest stays the same. Where is the time going now? A larger share goes to what gains less than a convolution. Notebook 08 continues from here.
+# If it gains less than predicted, its passes gain less than alone, or the rest takes longer. In the traces above, what gained least now takes more. The recorded H100's rung 4 reached 2,530 images/s, not 4,833 as above: NCHW, batch 128, JPEG files, and waits for the GPU between a step's parts.
 #
 # ## The same accuracy?
 #
-# NVIDIA published one run per precision and number of GPUs; for the road signs, ten seeds per precision were recorded:
+# NVIDIA published one run each; for the road signs, ten seeds per precision were recorded:
 
 # %%
 for n in (1, 4, 8):
@@ -810,7 +845,7 @@ for dtype in ("float32", "bfloat16"):
     top1 = seeds[dtype] = recorded.each
     print(f"road signs, {dtype}: mean {np.mean(top1):.2f}%,", end=" ")
     print(f"{min(top1):.1f} to {max(top1):.1f}, standard deviation {np.std(top1, ddof=1):.1f}")
-print(f"({recorded.provenance}; {recorded.command})")
+    print(f"  ({recorded.provenance})")
 gap = np.mean(seeds["float32"]) - np.mean(seeds["bfloat16"])
 error = np.sqrt(sum(np.var(top1, ddof=1) / len(top1) for top1 in seeds.values()))
 print(f"The means differ by {gap:.2f} points, or {gap / error:.1f} standard errors.")
@@ -824,8 +859,8 @@ print(f"The means differ by {gap:.2f} points, or {gap / error:.1f} standard erro
 # - A loss scale moves gradients into `float16`'s range. A fixed scale can fail silently.
 # - Many updates are too small for 16 bits, so the weights stay in `float32`.
 # - Activations take about half the memory: room for a larger batch.
-# - Tensor Cores speed up arithmetic-bound layers; by the count, all others gain a factor of 2, so their share grows. Fusing them gains more.
+# - Arithmetic-bound layers gain most; by the count, memory-bound ones gain a factor of 2, the optimizer nothing. Fusing gains more.
 #
-# **Try it:** replace `.half()` in `rounded` and `train_scaled` with `.bfloat16()`, and predict how the four runs will differ.
+# **Try it:** in `train_scaled`, round the weights to `bfloat16` after each step, and predict the loss of the last run. (On an EPYC, it was 2.06 instead of 1.91.)
 #
 # The next notebook uses a trained network: how long is one prediction?

@@ -25,6 +25,13 @@ ALIASED = 0.1  # of blue, from -1 to 1: its stripes are finer than the pixels of
 STEPS = SHARDS * EACH // RANKS // BATCH  # of a rank's epoch
 
 
+def crop(images: Any, size: int) -> Any:
+    """Return crops of 5 to 100% of the area, resized to a square of `size` pixels."""
+    from nvidia.dali import fn
+
+    return fn.random_resized_crop(images, size=[size, size], random_area=[0.05, 1.0])
+
+
 def normalise(images: Any) -> Any:
     """Return float32 images, one plane per colour, from -1 to 1, half of them mirrored."""
     from nvidia.dali import fn
@@ -60,17 +67,14 @@ def endless(loader: Any) -> Iterator[tuple[Any, Any]]:
         yield batch["data"], batch["label"].squeeze(1)
 
 
-def check_normalise(yours: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a learner's `normalise` if it is right, else the finished one."""
-    judge = functools.partial(judge_normalise, yours)
-    return choose("normalise", yours, normalise, judge, show=True)
+def check_crop(yours: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a learner's `crop` if it is right, else the finished one."""
+    return choose("crop", yours, crop, functools.partial(judge_crop, yours), show=True)
 
 
-def judge_normalise(yours: Callable[..., Any]) -> str:
-    """Return what is right. Raises Wrong, or NotImplementedError if the node is None."""
+def run_on_constant(image: np.ndarray, yours: Callable[[Any], Any], count: int) -> np.ndarray:
+    """Return what one node makes of `count` copies. Raises NotImplementedError if it is None."""
     from nvidia.dali import types
-
-    image = ramps(SIZE, SIZE) * (255 // (SIZE - 1))
 
     def graph() -> Any:
         node = types.Constant(image, layout="HWC", device="cpu")
@@ -79,7 +83,36 @@ def judge_normalise(yours: Callable[..., Any]) -> str:
         refuse((isinstance(found, tuple | list), "It returns several nodes.", "Return one."))
         return found, node
 
-    images, _ = ex05_graph.run(graph, (), 8 * BATCH, 1, 0)
+    return ex05_graph.run(graph, (), count, 1, 0)[0]
+
+
+def judge_crop(yours: Callable[..., Any]) -> str:
+    """Return what is right. Raises Wrong, or NotImplementedError if the node is None."""
+    crops = run_on_constant(ramps(WIDTH, HEIGHT), lambda node: yours(node, SIZE), 32 * BATCH)
+    refuse((crops.shape[1:] != (SIZE, SIZE, 3), f"Crops have the shape {crops.shape[1:]}, not"
+            f" ({SIZE}, {SIZE}, 3).", "Pass size=(size, size)."))  # fmt: skip
+    _, _, width, height = boxes(np.moveaxis(crops, 3, 1).astype(float)).T
+    areas = width * height / WIDTH / HEIGHT
+    refuse(
+        (np.ptp(areas) < 0.05, "All crops have the same size.",
+         "A number drawn by Python stays the same: pass a range as random_area."),
+        (areas.min() > 0.075 or areas.min() < 0.03 or areas.max() < 0.8,
+         f"The crops have {areas.min():.0%} to {areas.max():.0%} of the area.",
+         "Pass random_area=[0.05, 1.0]."),
+    )  # fmt: skip
+    return "`crop` is right: the notebook uses yours."
+
+
+def check_normalise(yours: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a learner's `normalise` if it is right, else the finished one."""
+    judge = functools.partial(judge_normalise, yours)
+    return choose("normalise", yours, normalise, judge, show=True)
+
+
+def judge_normalise(yours: Callable[..., Any]) -> str:
+    """Return what is right. Raises Wrong, or NotImplementedError if the node is None."""
+    image = ramps(SIZE, SIZE) * (255 // (SIZE - 1))
+    images = run_on_constant(image, yours, 8 * BATCH)
     ex05_graph.check_form(images, SIZE)
     right = np.moveaxis(image / 127.5 - 1, 2, 0)
     plain, mirrored = (

@@ -7,6 +7,7 @@ reading and writing at the memory's bandwidth (Williams et al. 2009, the rooflin
 from __future__ import annotations
 
 import functools
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -62,6 +63,19 @@ def count(net: Network, image_size: int, batch: int, dtype: str) -> list[tuple[s
                 traffic += 2 * each * batch * before
         found.append((KIND[layer.kind], Work(flops, traffic)))
         before = layer.activations
+    return found
+
+
+def least_ms(
+    net: Network, image_size: int, batch: int, dtype: str, peak: float, bandwidth: float
+) -> dict[str, float]:
+    """Return the least milliseconds per training step of each kind of layer, layer by layer.
+
+    `peak` is in FLOP/s, `bandwidth` in bytes/s.
+    """
+    found: dict[str, float] = defaultdict(float)
+    for kind, work in count(net, image_size, batch, dtype):
+        found[kind] += 1000 * max(work.flops / peak, work.bytes / bandwidth)
     return found
 
 

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.needs("torch", "dali")]
 PHOTOS, ENDLESS = inspect.getsource(nb05.photos), inspect.getsource(nb05.endless)
 
 
-NORMALISE = inspect.getsource(nb05.normalise)
+NORMALISE, CROP = inspect.getsource(nb05.normalise), inspect.getsource(nb05.crop)
 
 
 def stub(*given):
@@ -26,7 +26,7 @@ def edited(source: str, old: str, new: str):
     assert old in source
     names: dict = {"Path": Path, "Iterator": object, "Any": object}
     exec(f"from __future__ import annotations\n{source.replace(old, new)}", names)
-    return next(names[name] for name in ("photos", "endless", "normalise") if name in names)
+    return next(names[name] for name in ("photos", "endless", "normalise", "crop") if name in names)
 
 
 def test_finished_versions_pass_and_stubs_are_not_attempted(tmp_path: Path, capsys):
@@ -42,6 +42,29 @@ def test_written_normalise_is_used_and_an_unwritten_one_replaced(capsys):
     assert nb05.check_normalise(own) is own, capsys.readouterr().out
     assert nb05.check_normalise(stub) is nb05.normalise
     assert "not written yet" in capsys.readouterr().out
+
+
+def test_written_crop_is_used_and_an_unwritten_one_replaced(capsys):
+    own = edited(CROP, "[size, size]", "(size, size)")
+    assert nb05.check_crop(own) is own, capsys.readouterr().out
+    assert nb05.check_crop(stub) is nb05.crop
+    assert "not written yet" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (", random_area=[0.05, 1.0]", "", "8% to"),
+        ("[0.05, 1.0]", "[0.05, 0.5]", "5% to 50%"),
+        ("[0.05, 1.0]", "[0.4, 0.4]", "same size"),
+        ("[size, size]", "[size, 2 * size]", "shape"),
+        ("return fn.", "return images, fn.", "several nodes"),
+    ],
+)
+def test_crop_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, capsys):
+    assert nb05.check_crop(edited(CROP, old, new)) is nb05.crop
+    wrong = capsys.readouterr().out
+    assert said in wrong and "finished version" in wrong, wrong
 
 
 @pytest.mark.parametrize(
