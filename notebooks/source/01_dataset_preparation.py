@@ -337,11 +337,11 @@ training = nb01.training_speed()  # images/s: trains ResNet-50 at 224 px for a f
 needed = session.results["published.v100.8gpu.fp16.ips"].value
 fast = session.results["published.h100.8gpu.ips"].value  # NVIDIA, MLPerf Training v4.0
 middle = {key: np.median(values) for key, values in rates.items()}
-fig, axes = plt.subplots(2, 1, figsize=(9, 4.6), sharex=True)
+fig, axes = plt.subplots(2, 1, figsize=(9, 4.8))
 for ax, cache in zip(axes, ("warm", "cold"), strict=True):
     shown = {way.__name__.replace("_", " "): rates[way.__name__, cache] for way in ways}
     workshop.ranges(ax, shown, "input")
-    ax.axvline(needed, color="black", ls="--")
+    ax.axvline(needed, color="0.4", ls="--", lw=1, zorder=0)
     ordered = shown["records in order"]
     gains = {name: workshop.ratio(np.divide(ordered, turns)) for name, turns in shown.items()}
     gain = gains["files at random"]
@@ -350,10 +350,11 @@ for ax, cache in zip(axes, ("warm", "cold"), strict=True):
     ax.set_title(title + verdict)
     for name in ("files at random", "records at random", "tar in order"):
         print(f"{cache}: records in order over {name}: {gains[name]}")
-axes[0].text(needed, -0.6, f" 8 V100s train {needed:,.0f}", va="bottom")
+axes[0].text(needed, -0.65, f" 8 V100s train {needed:,.0f}", va="center")
 axes[1].set_xlabel(f"images/s without decoding, {rounds} rounds")
 slowest = min(middle.values()) / training
-fig.suptitle(f"The slowest way reads {slowest:,.1f} × as fast as this machine trains")
+digits = 0 if slowest > 10 else 1
+fig.suptitle(f"The slowest way reads {slowest:,.{digits}f} × as fast as this machine trains")
 medians = "; ".join(f"{name}, {cache}: {rate:,.0f}" for (name, cache), rate in middle.items())
 workshop.figure(fig, alt=f"Reading speed in images/s, medians: {medians}")
 overhead = 100 * (len(packed) / sum(file.stat().st_size for file in val) - 1)
@@ -484,11 +485,10 @@ fig, axes = plt.subplots(1, 4, figsize=(9, 2.4))
 shown = [(0, exact.astype(np.uint8)), *decoded[:3]]
 for ax, (error, pixels) in zip(axes, shown, strict=False):
     ax.imshow(pixels)
-    ax.set_title(f"mean error {error:.0f}" if error else "original", size=10.5)
+    ax.set_title(f"mean error {error:.0f} of 255" if error else "original", size=10.5)
     ax.axis("off")
-finding = f"{len(decoded)} of {session.flips} flipped bits raise no error, and {visible} change"
-finding += " a pixel by more than 1 of 255 on average"
-fig.suptitle(f"{finding}; the three worst:")
+finding = f"{len(decoded)} of {session.flips} flipped bits raise no error, {visible} change pixels"
+fig.suptitle(f"{finding} by more than 1 of 255; the three worst:")
 workshop.figure(fig, alt=f"An image and three copies damaged by a flipped bit. {finding}.")
 what = f"copies that decode, of {session.flips} with a flipped bit"
 session.note("survivors", len(decoded), what=what)
