@@ -372,13 +372,13 @@ print(f"Fitted: {line}. The times differ from it by up to {off:.0%}.")
 gain = f"A batch of {last} is {rates[last] / rates[2]:.1f} × as fast per image as one of 2"
 fig, axes = plt.subplots()
 for count, found in turns.items():
-    axes.plot([count] * len(found), found, "o", color="black", mfc="none")
+    axes.plot([count] * len(found), found, "o", color="black")
 if len(counts) > 3 and off < 0.2:  # a fixed cost can explain the gain
     fine = np.geomspace(counts[0], last, 100)
     axes.plot(fine, fine / (fixed + each * fine), color="0.4", ls="--")
     axes.text(fine[40], fine[40] / (fixed + each * fine[40]), f"  {line}", va="top")
     axes.axhline(1 / each, color="0.4", lw=1)
-    axes.text(2, 1 / each, f"without the fixed cost: {1 / each:,.0f}", va="bottom")
+    axes.text(2, 1 / each, f"without the fixed cost: {1 / each:,.0f}", va="top")
 axes.set_xscale("log", base=2)
 axes.set_xticks(counts, counts)
 axes.set(title=f"{gain} ({session.image_size} px)", ylim=0)
