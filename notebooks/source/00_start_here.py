@@ -191,7 +191,7 @@ print(f"{work / 1e9:.1f} billion operations per image,", end=" ")
 print(f"{images * passes * work:.1e} in all")
 
 # %% [markdown]
-# In FP32, the work is the cause: the V100 computes at 63% of its peak for over three days. In 16 bits, it is not: the GPUs reach 28% and 17%. The rest of the course is about the difference.
+# In FP32, the work is the cause: the V100 computes at 63% of its peak for over three days. In 16 bits, it explains less: the GPUs reach 28% and 17% of theirs. Where does the rest of the time go? That is the course's question.
 #
 # FP16, with the larger batch it allows, cuts 82 hours to 23. That is 3.6 times as fast; half the bytes allow 2. The V100 also has Tensor Cores for 16-bit numbers (notebook 06). The H100 needs 6.6 hours only if it never waits for images. More GPUs help as long as the input keeps up: at the published 10,263.2 images/s, eight V100s read 1.2 GB/s.
 #

@@ -387,7 +387,7 @@ medians = ", ".join(f"{count}: {speed:,.0f}" for count, speed in rates.items())
 workshop.figure(fig, alt=f"{gain}. Median images/s by batch: {medians}. Fitted: {line}")
 
 # %% [markdown]
-# If the dashed line is drawn, all times are within 20% of it, so a fixed cost can explain the gain. A batch of 8 paid it four times as often in notebook 00. On a GPU, launching and computing overlap: if launching takes longer, small batches take equally long.
+# If the dashed line is drawn, all times are within 20% of it, so a fixed cost can explain the gain. In notebook 00, a batch of 8 paid such a cost four times as often. On a GPU, launching and computing overlap: if launching takes longer, small batches take equally long.
 #
 # ### What limits the batch?
 #
