@@ -78,10 +78,10 @@ wrong = []
 for ax, file, true, answer, share in zip(axes.flat, chosen, truth, answers, sure, strict=True):
     ax.imshow(Image.open(file))
     ax.set(xticks=[], yticks=[], title=f"{'✓' if answer == true else '✗'} {answer}, {share:.0%}")
+    ax.spines[:].set(visible=answer != true, linewidth=4)
     if answer != true:
         wrong.append(f"{true} called {answer}")
         ax.set_xlabel(f"true class: {true}")
-        ax.spines[:].set(visible=True, linewidth=4)
 fig.suptitle(f"{8 - len(wrong)} of 8 are right: each answer with its probability")
 alt = f"Eight road signs with the network's answers. Wrong: {', '.join(wrong) or 'none'}"
 workshop.figure(fig, alt=alt)

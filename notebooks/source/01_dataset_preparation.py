@@ -487,8 +487,9 @@ for ax, (error, pixels) in zip(axes, shown, strict=False):
     ax.imshow(pixels)
     ax.set_title(f"mean error {error:.0f} of 255" if error else "original", size=10.5)
     ax.axis("off")
-finding = f"{len(decoded)} of {session.flips} flipped bits raise no error, {visible} change pixels"
-fig.suptitle(f"{finding} by more than 1 of 255; the three worst:")
+finding = f"{len(decoded)} of {session.flips} flipped bits raise no error,"
+finding += f" {visible} change pixels by more than 1 of 255"
+fig.suptitle(f"{finding}; the three worst:")
 workshop.figure(fig, alt=f"An image and three copies damaged by a flipped bit. {finding}.")
 what = f"copies that decode, of {session.flips} with a flipped bit"
 session.note("survivors", len(decoded), what=what)
