@@ -118,7 +118,7 @@ def course_map() -> None:
             minutes = sum(one.item.minutes for one in exercises)
             passed = sum(one.passed for one in exercises)
             more = f"[{notebook}](../exercises/{files[notebook]}): {minutes} minutes"
-            more += f", {passed} of {len(exercises)} passed"
+            more += f", {passed} of {len(exercises)} passed" if passed else ""
         link, time = f"[{item.number} {item.short}]({item.name}.ipynb)", f"{item.minutes} minutes"
         rows.append(f"| {link} | {item.topic} | {item.question} | {time} | {more} |")
     text = "\n".join(rows)

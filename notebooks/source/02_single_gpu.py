@@ -11,6 +11,7 @@ batch: int | None = None  # images per step of the loop in this notebook
 seed: int = 0  # random seed of the cells; train.py always uses 0
 
 # %%
+import math
 import os
 import time
 
@@ -79,7 +80,7 @@ print(f"{len(photos):,} images; a batch: {tuple(images.shape)}, labels {labels[:
 # %% [markdown]
 # ## The network
 #
-# Here is the block that ResNet-50 v1.5 repeats 16 times: a 1×1 convolution to fewer channels, a 3×3 convolution, and a 1×1 convolution to more channels. The result is *added* to the input, which `downsample` leaves as it is unless the shape changes. So a block learns only a correction, and gradients have a short path back through the additions. (v1.5 halves the image size in the 3×3 convolution, v1 in the first 1×1. [NVIDIA](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) reports about 0.5 percentage points more top-1 for about 5% less speed; see `ex02.stride`.)
+# What turns such a batch into predictions? ResNet-50 v1.5 repeats this block 16 times: a 1×1 convolution to fewer channels, a 3×3 convolution, and a 1×1 convolution to more channels. The result is *added* to the input, which `downsample` leaves as it is unless the shape changes. So a block learns only a correction, and gradients have a short path back through the additions. (v1.5 halves the image size in the 3×3 convolution, v1 in the first 1×1. [NVIDIA](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) reports about 0.5 percentage points more top-1 for about 5% less speed; see `ex02.stride`.)
 
 # %%
 import inspect
@@ -97,13 +98,13 @@ print(*(part for part in model.layer2[0].children() if isinstance(part, torch.nn
 # %% [markdown]
 # ## The recipe
 #
-# Besides the network, the **recipe** decides the accuracy. Here is the whole published one ([docs/recipes.md](../docs/recipes.md) has others):
+# Besides the network, the **recipe** decides the accuracy. Here are the published numbers for the update of the weights ([docs/recipes.md](../docs/recipes.md) has the rest):
 
 # %% language="bash" magic_args="-e"
-# rn50 run --preset RN50_FP16_8GPU --print recipe
+# rn50 run --preset RN50_FP16_8GPU --print recipe | grep -E -- '--(batch|lr|warm|mom|wd)'
 
 # %% [markdown]
-# Your step uses three of these numbers: momentum, weight decay and the **learning rate**. The rate is 0.1 for 256 images and scales with the **global batch** (that of all GPUs): with twice the batch, an epoch has half as many steps, so each goes twice as far (**linear scaling**). Early on, gradients change too fast for that, so a **warm-up** raises the rate from zero over five epochs. Later, the rate drops tenfold three times. You write this schedule in `ex02.schedule`.
+# The next cells use three of these: momentum, weight decay and the **learning rate**. The rate is 0.1 for 256 images and scales with the **global batch** (that of all GPUs): with twice the batch, an epoch has half as many steps, so each goes twice as far (**linear scaling**). Early on, that is too far, so a **warm-up** raises the rate from zero over five epochs. Later, the rate drops tenfold three times. You write this schedule in `ex02.schedule`.
 #
 # ## Write the step
 #
@@ -166,7 +167,7 @@ print(f"without model.eval(), sorted:   {top1(small.train()):.1f}% correct")
 print(f"without model.eval(), shuffled: {top1(small, shuffle=True):.1f}% correct")
 
 # %% [markdown]
-# A sorted batch holds one class, so normalisation removes much of what distinguishes it; shuffling helps. It can even beat `eval()`, whose running averages still lag behind the weights. None of the three raises an error.
+# A sorted batch holds one class, so normalisation removes much of what distinguishes it; shuffling helps. It can even beat `eval()`, whose running averages still lag behind the weights. Guessing would get 8.3% right.
 #
 # ## The whole script
 #
@@ -189,7 +190,7 @@ mine = nb02_checks.check_script(script)
 #
 # ## Where is the time going?
 #
-# **Predict:** out of every 100 ms, how many milliseconds does the loop spend waiting for images? Replace the number. Because speed varies, the cell times several turns; it prints their median speed and mean step. Meanwhile, watch `nvidia-smi dmon -s um` or `htop` in a terminal.
+# **Predict:** out of every 100 ms, how many milliseconds does the loop spend waiting for images? Replace the number. Because speed varies, the cell times several turns; it prints their median speed and mean step. Meanwhile, watch `htop` (or `nvidia-smi dmon -s um`) in a terminal: is every core busy?
 
 # %%
 guess = 50  # your number
@@ -205,12 +206,9 @@ input_ms, compute_ms = rung["input_ms"], rung["compute_ms"]
 waiting = 100 * input_ms / (input_ms + compute_ms)
 print(f"a step: {input_ms:.1f} ms of input and {compute_ms:.1f} ms of computation;", end=" ")
 print(f"{waiting:.0f}% is waiting for input, and you expected {guess}%")
-workshop.ladder.figure("1_single")
 
 # %% [markdown]
-# This figure, the **ladder**, reappears whenever the script changes. Each version is a **rung**; yours is the first. Colours show where the time goes.
-#
-# On an A100 or a newer GPU, PyTorch computes float32 convolutions in **TF32**, with fewer bits, [by default](https://docs.pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices). Notebook 06 measures both.
+# Each version of the script is a **rung** of the **ladder**, a figure that begins in notebook 03; yours is the first. The batch stays the same, so that rungs differ by one change.
 #
 # Two worker processes decode images *while* the model computes, so `input_ms` is only what this overlap does not hide, plus the copy to the GPU, which overlaps nothing here. With overlap, the slower sets the pace; without it, times add up.
 #
@@ -222,58 +220,67 @@ workshop.ladder.figure("1_single")
 
 # %%
 _ = workshop.trace("trace.json.gz")
+step = 1000 * 256 / session.results["h100.float16.ips"].value  # ms
+print(f"One H100 (recorded; float16, batch 256, another program): {step:.0f} ms,", end=" ")
+kinds = {kind: session.results[f"h100.{kind}.ms"].value / step
+         for kind in ("convolution", "batch norm", "ReLU", "addition")}  # fmt: skip
+print(*(f"{kind} {share:.0%}" for kind, share in kinds.items()), sep=", ")
 
 # %% [markdown]
-# Faster arithmetic helps convolutions (notebook 06); normalisation, pointwise, copy and optimizer mostly move data. `waiting` is loading a batch on a CPU, and any time without a kernel or copy on a GPU.
+# Faster arithmetic helps convolutions; normalisation, pointwise (ReLU and additions), copy and optimizer mostly move data (see 06): the larger part on the H100. `waiting` is loading a batch on a CPU, and any time without a kernel or copy on a GPU; `other` has max pooling, the loss and Python.
 #
 # ### Can you feed the device faster?
 #
-# First the input alone: the next cell loads batches at 224 pixels, and uses none. **Predict** the images/s of one worker, and how many workers your device and a V100 in FP32 need.
+# A faster device needs a faster input. First the input alone: the next cell loads batches at 224 pixels, and uses none. **Predict** the images/s of one worker, and how many workers your device, a V100 in FP32 and an H100 in FP16 need.
 
 # %%
 large = Photos(session.data_root / "train", 224)
 
 
+def whole_rounds(workers):
+    """Return at least four steps, equally many per worker: their batches arrive in bursts."""
+    return max(1, workers) * math.ceil(4 / max(1, workers))
+
+
 def input_rate(workers):
     """Return images/s of loading batches of 32."""
-    warm_up = 2 * workers + 1  # each worker has two batches ready
-    order = torch.utils.data.RandomSampler(large, True, 32 * (warm_up + session.feed_steps))
+    warm_up, steps = 2 * workers + 1, whole_rounds(workers)  # each worker has two batches ready
+    order = torch.utils.data.RandomSampler(large, True, 32 * (warm_up + steps))
     batches = iter(DataLoader(large, 32, sampler=order, num_workers=workers))
     for _ in range(warm_up):
         next(batches)
     begin = time.perf_counter()
-    for _ in range(session.feed_steps):
+    for _ in range(steps):
         next(batches)
-    return 32 * session.feed_steps / (time.perf_counter() - begin)
+    return 32 * steps / (time.perf_counter() - begin)
 
 
-v100 = session.results["published.v100.1gpu.fp32.ips"].value
 counts = [count for count in (0, 1, 2, 4, 8) if count <= session.machine.cores]
-for workers in counts:
-    print(f"workers: {workers}, {(loaded := input_rate(workers)):6.0f} images/s at 224 px")
-own = 1000 * session.rung_batch / compute_ms
-here = f"At {session.image_size} px, your script computes"
-for what, wanted in {here: own, "at 224 px, a V100 in FP32 trains": v100}.items():
-    print(
-        f"{what} {wanted:.0f} images/s: work for {wanted * workers / loaded:.1f} of these workers"
-    )
+turns = [[input_rate(workers) for workers in counts] for _ in range(session.turns)]
+for workers, speeds in zip(counts, zip(*turns, strict=True), strict=True):
+    print(f"workers: {workers}, {np.median(speeds):6.0f} images/s at 224 px", end=" ")
+    print(f"({min(speeds):.0f} to {max(speeds):.0f}, n = {len(speeds)})")
+one = np.median(speeds) / workers  # of the most workers
+for what, wanted in {
+    f"At {session.image_size} px, your script computes": 1000 * session.rung_batch / compute_ms,
+    "At 224 px, a V100 in FP32 trains": session.results["published.v100.1gpu.fp32.ips"].value,
+    "At 224 px, an H100 in FP16 trains": session.results["h100.float16.ips"].value,
+}.items():
+    print(f"{what} {wanted:,.0f} images/s: work for {wanted / one:.1f} of these workers")
 
 # %% [markdown]
-# With 0 workers, the loop itself decodes. The next cell trains with 0, 2 and more workers, and times each step and its wait for a batch. **Predict:** from 0 to 2 workers, do both shrink equally?
+# With 0 workers, the loop itself decodes; with 1, each batch also moves between processes. The next cell trains with 0, 2 and more workers, and times each step and its wait for a batch. **Predict:** from 0 to 2 workers, does the step shrink by as much as the wait?
 #
-# On a GPU, each further row adds a change. **Predict** which one helps most, then add rows to `tries`:
+# **Your turn:** each further row of `tries` adds a change. **Predict** which one helps most, write rows like the last line, and rerun. (A CPU has no copy to overlap and no queue: only the third can help there.)
 #
-# - `pin`: batches in pinned memory, which a GPU copies while Python continues (`non_blocking=True`);
-# - `wait=False`: wait for the GPU only at the end;
-# - `channels_last`: each pixel's channels next to each other in memory, which convolutions may prefer.
+# - `"pin": True`: batches in pinned memory, which a GPU copies while Python continues (`non_blocking=True`);
+# - `"wait": False`: wait for the GPU only at the end;
+# - `"layout": torch.channels_last`: each pixel's channels next to each other in memory, which convolutions may prefer.
 
 # %%
 most = max(2, counts[-1])
 tries = {f"{count} workers": {"workers": count} for count in sorted({0, 2, most})}
-if device.type == "cuda":  # a CPU has no copy to overlap, and no queue
-    tries["+ pinned memory"] = {"workers": most, "pin": True}
-    tries["+ no waiting"] = {"workers": most, "pin": True, "wait": False}
-    tries["+ channels_last"] = {**tries["+ no waiting"], "layout": torch.channels_last}
+# tries["+ pinned memory"] = {"workers": most, "pin": True}
 full = Photos(session.data_root / "train", session.image_size)
 
 
@@ -284,7 +291,7 @@ def feed(workers, pin=False, wait=True, layout=torch.contiguous_format):
     """
     network = ResNet(resnet.resnet(50, num_classes=12)).to(device, memory_format=layout)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.001)
-    lead, steps = 2 * workers + 1, max(4, workers)  # lead: uses up the batches that are ready
+    lead, steps = 2 * workers + 1, whole_rounds(workers)  # lead: uses up the ready batches
     order = torch.utils.data.RandomSampler(full, True, 10**6)
     batches = iter(
         DataLoader(full, session.rung_batch, sampler=order, num_workers=workers, pin_memory=pin)
@@ -301,9 +308,7 @@ def feed(workers, pin=False, wait=True, layout=torch.contiguous_format):
                 torch.cuda.synchronize()
             if step >= 0:
                 times.append((time.perf_counter() - begin, ready - begin))
-        # a disturbed step changes no median; on a GPU, batches come in bursts and steps overlap
-        typical = np.mean if device.type == "cuda" else np.median
-        yield 1000 * typical(times, axis=0)
+        yield 1000 * np.mean(times, axis=0)
 
 
 feeds = [feed(**row) for row in tries.values()]
@@ -311,29 +316,28 @@ ms = np.array([[next(each) for each in feeds] for _ in range(session.feed_turns)
 del feeds  # ends the workers
 for i, (name, (whole, waited)) in enumerate(zip(tries, np.median(ms, 0), strict=True)):
     print(f"{name:15} {1000 * session.rung_batch / whole:7.1f} images/s,", end=" ")
-    print(f"{waited:6.1f} of {whole:6.1f} ms waiting for a batch", end="")
+    print(f"{waited:5.1f} ms waiting + {whole - waited:5.1f} ms computing", end="")
     above = workshop.ratio(ms[:, i - 1, 0] / ms[:, i, 0]) if i else ""
     print("; speed over the row above:" if i else "", above)
-steps, waits = (ms[:, 0] - ms[:, 1]).T  # of each turn
-low, high = np.percentile(steps, [25, 75])
-print(f"From 0 to 2 workers, the wait shrinks by {np.median(waits):.1f} ms,", end=" ")
-print(f"and the step by {np.median(steps):.1f} (half of the turns: {low:.1f} to {high:.1f}).")
 
 # %% [markdown]
-# If the step's range is below the wait's median, decoding takes cores from the computation. If it spans it, you can't tell.
+# If computing takes longer with workers, they compete with it, for cores or for memory. A difference is clear if the ratios of all turns are on one side of 1.
 #
-# Ratios are per turn; a difference is clear if all are on one side of 1. On a GPU, if pinning helps, add it to `runs/train.py`; rerun its check, then the `race` cell with the best number of workers. Keep `now()`; leave out `channels_last`, which the ladder refuses until notebook 08.
+# On a GPU, if pinning helps, put it into `runs/train.py`:
+#
+# 1. Add `pin_memory=True` to the `DataLoader`, and `non_blocking=True` to both `.to(device)`. Keep `now()`, and leave out `channels_last`, which the ladder refuses until notebook 08.
+# 2. Rerun its check, then the `race` cell with the best number of workers.
 #
 # ## Does a larger batch help?
 #
 # The next cell doubles the batch up to a limit or until two doublings gain under 5%. **Predict:** by what factor does the largest batch beat a batch of 2 in images/s?
 #
-# A gain suggests a fixed cost: each step launches hundreds of operations, reads each weight and adds to its gradient. If so, a step takes *fixed + batch × time per image*: a straight line.
+# A gain suggests a fixed cost: each step launches hundreds of operations and reads each weight. If so, a step takes *fixed + batch × time per image*: images/s rise, then flatten.
 
 
 # %%
-def rate(count):
-    """Return images per second of forward and backward passes with `count` images."""
+def measure(count):
+    """Return images/s of several forward and backward passes with `count` images."""
     images = torch.randn(count, 3, session.image_size, session.image_size, device=device)
     labels = torch.zeros(count, dtype=torch.long, device=device)
     seconds = []
@@ -342,13 +346,15 @@ def rate(count):
         F.cross_entropy(model(images), labels).backward()
         float(model.fc.bias.grad[0])  # wait for the device
         seconds.append(time.perf_counter() - begin)
-    return count / np.median(seconds[1:])  # the first pass is warm-up
+    return count / np.array(seconds[1:])  # the first pass is warm-up
 
 
-rates = {2: rate(2)}
+turns = {2: measure(2)}
+rates = {2: np.median(turns[2])}
 while (count := 2 * max(rates)) <= session.most_images:
     try:
-        rates[count] = rate(count)
+        turns[count] = measure(count)
+        rates[count] = np.median(turns[count])
     except torch.OutOfMemoryError:
         print(f"{count} images do not fit into this GPU's memory.")
         break
@@ -359,22 +365,27 @@ last, counts = max(rates), np.array(list(rates))
 seconds = counts / np.array(list(rates.values()))  # of a step
 each, fixed = np.polyfit(counts, seconds, 1, w=1 / seconds)
 off = np.abs((fixed + each * counts) / seconds - 1).max()
-if len(counts) > 3:
-    print(f"The line: {1000 * fixed:.1f} ms + batch x {1000 * each:.2f} ms.", end=" ")
-    print(f"The times differ from it by up to {off:.0%}.")
-gain = f"A batch of {last} is {rates[last] / rates[2]:.1f} times as fast per image as one of 2"
-fig, axes = plt.subplots(figsize=(8, 3), layout="constrained")
-axes.semilogx(counts, counts / seconds, "o", base=2, label="measured")
-predicted = counts / (fixed + each * counts)
-axes.semilogx(counts, predicted, base=2, label="fixed + batch × time per image")
-axes.set(title=f"{gain} ({session.image_size} px)", ylim=0, xticks=counts)
-axes.set(xlabel="images per step", ylabel="images/s, forward and backward")
-axes.set_xticklabels(counts)
-axes.legend()
-workshop.figure(fig, alt=f"Images/s by batch, with the fitted line. {gain}.")
+line = f"{1000 * fixed:.0f} ms + batch × {1000 * each:.1f} ms"
+print(f"Fitted: {line}. The times differ from it by up to {off:.0%}.")
+gain = f"A batch of {last} is {rates[last] / rates[2]:.1f} × as fast per image as one of 2"
+fig, axes = plt.subplots()
+for count, found in turns.items():
+    axes.plot([count] * len(found), found, "o", color="black")
+if len(counts) > 3 and off < 0.2:  # a fixed cost can explain the gain
+    fine = np.geomspace(counts[0], last, 100)
+    axes.plot(fine, fine / (fixed + each * fine), color="0.4", ls="--")
+    axes.text(fine[40], fine[40] / (fixed + each * fine[40]), f"  {line}", va="top")
+    axes.axhline(1 / each, color="0.4", lw=1)
+    axes.text(2, 1 / each, f"without the fixed cost: {1 / each:,.0f}", va="top")
+axes.set_xscale("log", base=2)
+axes.set_xticks(counts, counts)
+axes.set(title=f"{gain} ({session.image_size} px)", ylim=0)
+axes.set(xlabel="images per step (log scale)", ylabel="images/s, forward and backward")
+medians = ", ".join(f"{count}: {speed:,.0f}" for count, speed in rates.items())
+workshop.figure(fig, alt=f"{gain}. Median images/s by batch: {medians}. Fitted: {line}")
 
 # %% [markdown]
-# If the times are within 20% of the line, a fixed cost can explain the gain. On a GPU, launching and computing overlap: if launching takes longer, small batches take equally long.
+# If the dashed line is drawn, all times are within 20% of it, so a fixed cost can explain the gain. In notebook 00, a batch of 8 paid such a cost four times as often. On a GPU, launching and computing overlap: if launching takes longer, small batches take equally long.
 #
 # ### What limits the batch?
 #
@@ -415,11 +426,23 @@ if device.type == "cuda":
     print(f"16 images: predicted {(fixed + 16 * per_image) / 1e9:.2f} GB, peak {peak / 1e9:.2f} GB")
 
 # %% [markdown]
-# By this count, both published batches need little more than half of a V100's memory. The count leaves out the gradients of activations, cuDNN's workspace and DALI's buffers, and it is PyTorch's: the published runs used MXNet. On your GPU, *peak* shows what the count misses.
+# By this count, both published batches need little more than half of a V100's memory. The count halves every byte for FP16, and leaves out the gradients of activations, cuDNN's workspace and DALI's buffers; the published runs used MXNet. On a GPU, *peak* shows what it misses.
 #
+# ## How long would a whole run take?
+#
+# The recipe for the road signs trains for 9 epochs. **Predict** the minutes from your script's images/s. The table has recorded runs of the library (64 pixels, batch 32), and NVIDIA's on ImageNet:
+
+# %% tags=["results"]
+minutes = 9 * len(photos) / rung["images_per_s"] / 60
+print(f"{session.image_size} px, batch {session.rung_batch}: 9 epochs take {minutes:.1f} minutes")
+runs = ("roadsigns.resnet50.float32.minutes", "roadsigns.h100.seconds")
+session.expect(dict.fromkeys([*runs, "published.v100.1gpu.fp32.hours"]))
+session.note("ladder_1_ips", rung["images_per_s"], "img/s", "speed of your script")
+
+# %% [markdown]
 # ## What does a long run need?
 #
-# A run that takes days on many GPUs has to survive failures and time limits, so it saves checkpoints and resumes from them. `rn50 run` does both, and follows the recipe's schedule.
+# A run that takes hours or days has to survive failures and time limits, so it saves checkpoints and resumes from them. `rn50 run` does both.
 #
 # What must a checkpoint contain? The next cell trains for four steps. Then it trains for two, saves the state, and resumes for the other two: once with the weights alone, once with the momentum too. **Predict:** do both end with the same weights as the uninterrupted run?
 
@@ -439,42 +462,30 @@ def train_on(batches, weights, momentum=None):
     return copy.deepcopy(small.state_dict()), optimizer.state_dict()
 
 
+def distance(one, other):
+    """Return the largest difference of a weight."""
+    return max((one[name] - other[name]).abs().max().item() for name, _ in small.named_parameters())
+
+
 undisturbed, _ = train_on(fixed_batches, start)
+print(f"four steps move the weights by up to {distance(undisturbed, start):.2g}")
 saved = train_on(fixed_batches[:2], start)
 for what, state in {"weights": saved[:1], "weights and momentum": saved}.items():
     resumed, _ = train_on(fixed_batches[2:], *state)
-    gap = max(
-        (resumed[name] - undisturbed[name]).abs().max().item()
-        for name, _ in small.named_parameters()
-    )
-    print(f"{what} restored: the weights differ by up to {gap:.2g}")
+    print(f"{what} restored: they differ by up to {distance(resumed, undisturbed):.2g}")
 
 # %% [markdown]
 # If you save only the weights, the run continues differently, because the optimizer has state too. A real run must also restore its place in the epoch, the order of the images and the metrics. The library saves all of this after every epoch and on SIGTERM. On a CPU, `rn50 run --resume` ends with the *same bits* as an uninterrupted run, which the project's tests check.
 #
-# On a GPU, some operations add in whatever order their threads finish, so rounding makes the runs diverge. `torch.use_deterministic_algorithms(True)` and `cudnn.benchmark = False` prevent most of this, but make training slower. Every random crop must also depend only on seed, epoch and image; your script's do not.
+# On a GPU, some operations add in whatever order their threads finish, so rounding makes the runs diverge. `torch.use_deterministic_algorithms(True)` and `cudnn.benchmark = False` prevent most of this, [often at a cost in speed](https://docs.pytorch.org/docs/stable/notes/randomness.html). Every random crop must also depend only on seed, epoch and image; your script's do not.
 #
-# ## How long would a whole run take?
-#
-# The recipe for the road signs trains for 9 epochs. **Predict** the minutes from your script's images/s. The table has a recorded run of the library on two other cores (64 pixels; its batch of 32 pays the fixed cost half as often), and NVIDIA's on ImageNet:
-
-# %% tags=["results"]
-minutes = 9 * len(photos) / rung["images_per_s"] / 60
-print(f"{session.image_size} px, batch {session.rung_batch}: 9 epochs take {minutes:.1f} minutes")
-roadsigns, imagenet = "roadsigns.resnet50.float32", "published.v100.1gpu.fp32"
-runs = (f"{roadsigns}.top1", f"{roadsigns}.minutes", f"{imagenet}.top1", f"{imagenet}.hours")
-session.expect(dict.fromkeys(runs))
-session.note("ladder_1_ips", rung["images_per_s"], "img/s", "speed of your script")
-session.note("data_share", waiting, "%", "share of a step waiting for input")
-
-# %% [markdown]
 # ## Key takeaways
 #
-# - A training script takes about a hundred lines. Most of a library makes long runs reliable.
+# - A training script takes about a hundred lines.
 # - Many mistakes raise no error, so check the accuracy on unseen images in `eval()` mode.
 # - On separate hardware, input and computation overlap, and only the slower counts; on shared cores, both do. Time the parts, then trace the slow one.
-# - Activations fill the memory; they grow with the batch and the image area.
+# - Activations fill the memory; they grow with the batch.
 # - The learning rate scales with the global batch. Long runs start with a warm-up.
 # - A run that resumes needs the optimizer's state, too.
 #
-# If your step mostly computes, more devices help: notebook 03. If it mostly waits for input, as a GPU with two workers may, more devices won't help; 04 and 05 will. 03 comes first because all later scripts run on several devices.
+# If your step mostly computes, more devices help: notebook 03. If it mostly waits for input, as a GPU with two workers may, 04 and 05 help more. 03 comes first because all later scripts run on several devices.

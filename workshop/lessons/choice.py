@@ -98,11 +98,12 @@ def write_chosen(file: str, chosen: Function, finished: Function, name: str) -> 
 
 def choose_by_cases(
     name: str, own: Function, finished: Function, cases: Sequence[tuple[Any, ...]],
-    mistakes: Sequence[Mistake] = (), right: str = "",
+    mistakes: Sequence[Mistake] = (), right: str = "", show: bool = False,
 ) -> Function:  # fmt: skip
     """Choose as `choose` does; a right function returns in each case what the finished one does.
 
-    `mistakes` are those of `compare.examine`. For a right function, `right` is printed.
+    `mistakes` are those of `compare.examine`, `show` is that of `choose`. For a right function,
+    `right` is printed.
     """
 
     def judge() -> str:
@@ -111,4 +112,4 @@ def choose_by_cases(
         examine(own, cases, finished, mistakes, one_case=True)
         return right or f"`{name}` is right in all {len(cases)} test cases."
 
-    return choose(name, own, finished, judge)
+    return choose(name, own, finished, judge, show)

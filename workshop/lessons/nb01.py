@@ -171,7 +171,9 @@ DECISION_MISTAKES: tuple[Mistake, ...] = (
 
 def check_decision(yours: Function) -> Function:
     """Return a learner's `should_pack` if it is right, else the finished one."""
-    return choose_by_cases("should_pack", yours, should_pack, DECISIONS, DECISION_MISTAKES)
+    return choose_by_cases(
+        "should_pack", yours, should_pack, DECISIONS, DECISION_MISTAKES, show=True
+    )
 
 
 def training_speed() -> float:
@@ -190,7 +192,7 @@ def training_speed() -> float:
     images = torch.rand(batch, 3, 224, 224, device=device)
     images = images.contiguous(memory_format=torch.channels_last)
     seconds = []
-    for _ in range(12 if gpu else 3):  # the first warms up
+    for _ in range(12 if gpu else 6):  # the first warms up
         begin = time.perf_counter()
         with torch.autocast(device, torch.float16, enabled=gpu):
             loss = network(images).sum()
