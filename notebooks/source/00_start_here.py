@@ -197,7 +197,7 @@ print(f"{images * passes * work:.1e} in all")
 #
 # ## Where the course goes
 #
-# Each change to the script can move the bottleneck. Below are the notebooks, and the speed of published runs and of the course's script on an H100 after notebooks 02, 05, 06 and 08.
+# Each change to the script can move the bottleneck. Below are the notebooks, and the speed of published runs and of the course's script on an H100 after notebooks 02, 05, 06 and 08. Once your script has run, the figure shows your speeds instead.
 
 # %%
 workshop.course_map()

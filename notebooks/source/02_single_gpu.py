@@ -98,13 +98,13 @@ print(*(part for part in model.layer2[0].children() if isinstance(part, torch.nn
 # %% [markdown]
 # ## The recipe
 #
-# Besides the network, the **recipe** decides the accuracy. Here are the published numbers for the update of the weights ([docs/recipes.md](../docs/recipes.md) has the rest):
+# Besides the network, the **recipe** decides the accuracy. Here is the whole published one ([docs/recipes.md](../docs/recipes.md) has others):
 
 # %% language="bash" magic_args="-e"
-# rn50 run --preset RN50_FP16_8GPU --print recipe | grep -E -- '--(batch|lr|warm|mom|wd)'
+# rn50 run --preset RN50_FP16_8GPU --print recipe
 
 # %% [markdown]
-# The next cells use three of these: momentum, weight decay and the **learning rate**. The rate is 0.1 for 256 images and scales with the **global batch** (that of all GPUs): with twice the batch, an epoch has half as many steps, so each goes twice as far (**linear scaling**). Early on, that is too far, so a **warm-up** raises the rate from zero over five epochs. Later, the rate drops tenfold three times. You write this schedule in `ex02.schedule`.
+# The next cells use three of its numbers: momentum, weight decay and the **learning rate**. The rate is 0.1 for 256 images and scales with the **global batch** (that of all GPUs): with twice the batch, an epoch has half as many steps, so each goes twice as far (**linear scaling**). Early on, that is too far, so a **warm-up** raises the rate from zero over five epochs. Later, the rate drops tenfold three times. You write this schedule in `ex02.schedule`.
 #
 # ## Write the step
 #
@@ -209,6 +209,8 @@ print(f"{waiting:.0f}% is waiting for input, and you expected {guess}%")
 
 # %% [markdown]
 # Each version of the script is a **rung** of the **ladder**, a figure that begins in notebook 03; yours is the first. The batch stays the same, so that rungs differ by one change.
+#
+# On an A100 or a newer GPU, PyTorch computes its float32 convolutions in **TF32**, with fewer bits, [by default](https://docs.pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices); notebook 06 measures both.
 #
 # Two worker processes decode images *while* the model computes, so `input_ms` is only what this overlap does not hide, plus the copy to the GPU, which overlaps nothing here. With overlap, the slower sets the pace; without it, times add up.
 #

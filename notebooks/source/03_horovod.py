@@ -183,6 +183,8 @@ else:
 workshop.ladder.figure()
 
 # %% [markdown]
+# This is the **ladder**. Left: images/s, divided like the step; each dot is a turn. Right: this rung over the one before, turn by turn, with your prediction. A hollow dot means: no clear difference.
+#
 # **Efficiency** is the speed-up per worker: 89% for eight V100s (published: 10,263 images/s; one trains 1,443).
 #
 # If compute grew most, the workers slow each other down: their computations, the exchange and the reading processes share cores and memory bandwidth. On GPUs, each worker has its own. What remains is the exposed exchange, the subject of the rest of this notebook.
@@ -478,7 +480,7 @@ session.note("exposed_ms", after + waiting, "ms", "exposed exchange of a pass, w
 # %% [markdown]
 # The last layers' gradients leave first. A larger batch lengthens the pass, not the messages, and cannot hide the last one.
 #
-# Your model leaves out two things. Ranks wait for the slowest, and exchange and computation share hardware (the cores with Gloo, a few multiprocessors with NCCL). So compare the ratios of computing, and the messages alone and in the trace (the last includes rank 0's wait).
+# Your model leaves out two things. Ranks wait for the slowest, and exchange and computation share hardware (the cores with Gloo, a few multiprocessors with NCCL). So compare the ratios of computing, and the messages alone and in the trace (the last includes rank 0's wait). In the figure, only the exchange runs where it is shaded; its title is the mean of three steps.
 #
 # **Your turn:** does the race expose more than this pass? Its ranks do not start a step together, processes read images meanwhile, and its script may be Horovod's. Change the cell's second line to find out which matters most. Ten steps vary, so run each twice and ignore small differences.
 #

@@ -745,7 +745,7 @@ print(f"p95 of one at a time over batched at {percent[1]:.0f}% load: {gains[1]}"
 ax.set(title=f"p95 of one at a time over batched at {percent[-1]:.0f}% load: {gains[-1]}")
 ax.set(yscale="log", ylabel="p95 in ms (log scale)", xlim=(45, 185), xticks=percent)
 workshop.log_ticks(ax.yaxis)
-ax.axvspan(100, 185, color="#eeeeee", zorder=0)
+ax.axvspan(100, 185, color="0.93", zorder=0)
 ax.set_xlabel(
     f"load, % of the one-at-a-time capacity (grey: its queue only grows); {version}, {size} px"
 )

@@ -418,7 +418,7 @@ for rung in dict.fromkeys([next(iter(rungs)), fastest]):
 # %% [markdown]
 # ## Where is the time going now?
 #
-# On the recorded H100, DALI gained × 1.6, 16 bits × 1.5 and tuning × 1.6. Here, a rung gains only in the part that it changes (last lines above). Next, change the fastest rung's largest part; for *compute*, 1 / MFU bounds the gain. (With one worker on a CPU, rung 5 changes only the layout, and counts it as input.)
+# Compare rungs in the figure's right half: bars are medians of all turns, so a clearly faster rung can look equal. On the recorded H100, DALI gained × 1.6, 16 bits × 1.5 and tuning × 1.6. Here, a rung gains only in the part that it changes (last lines above). Next, change the fastest rung's largest part; for *compute*, 1 / MFU bounds the gain. (With one worker on a CPU, rung 5 changes only the layout, and counts it as input.)
 #
 # ## Predict several workers, then explain
 #
