@@ -48,6 +48,7 @@ os.environ |= {
 # %%
 import copy
 import json
+import random
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -58,6 +59,7 @@ import torch
 from PIL import Image
 from torch import nn, profiler
 
+from rn50.allocator import keep_memory
 from rn50lib import checkpoint
 from rn50lib.torch.model import ResNet, load_arrays
 
@@ -67,6 +69,7 @@ trained, scored = (
 )
 print(f"training reported {trained}, score computed {scored}; equal: {trained == scored}")
 
+keep_memory()  # as `rn50` does, so that new arrays cost no page faults
 torch.backends.cudnn.allow_tf32 = False  # real float32 (notebook 06)
 torch.backends.cudnn.benchmark = True  # a GPU times its kernels and takes the fastest, as rn50 does
 device = torch.device("cuda" if session.profile == "gpu" else "cpu")
@@ -233,7 +236,7 @@ if not kernels:
     nb07.print_convolutions("one.json")
 
 # %% [markdown]
-# Folding, below, removes *normalisation* and some of the time between operators (*other*; on a GPU, *waiting*). What does it cost just to *start* an operator? Time chains of convolution, batch norm and ReLU on a single number: there is nothing to compute. The time per added operator is its cost. A second cost does not grow with the batch: every weight is read from memory, at about the bandwidth of a large copy.
+# Folding, below, removes *normalisation* and some of the time between operators (*other*; on a GPU, *waiting*). What does it cost just to *start* an operator? Time chains of convolution, batch norm and ReLU on a single number: there is nothing to compute. The time per added operator is its cost. A second cost is fixed, too: every weight is read from memory, at about a large copy's bandwidth.
 
 
 # %%
@@ -247,8 +250,8 @@ def race(forms, batch, turns, warm_up=0):
     """Let versions take turns on a batch; return the milliseconds of all turns by version."""
     ms = {name: [] for name in forms}
     for turn in range(turns + 2):  # the first two warm up
-        for name, form in forms.items():
-            took = answer_times(form, batch, 1, warm_up, wait)
+        for name in random.sample(list(forms), len(forms)):
+            took = answer_times(forms[name], batch, 1, warm_up, wait)
             if turn >= 2:
                 ms[name] += [*took]
     return {name: np.array(values) for name, values in ms.items()}
@@ -320,10 +323,10 @@ folding = (predict(folded) - logits).abs().max().item()
 print(f"{count} batch norms folded; logits up to {logits.abs().max():.1f} change by {folding:.1e}")
 folded = ready(folded, dtype)
 fewer, left, left_busy = traced(folded, one, "folded.json")
-saved = (operators - fewer) * start + kinds["normalisation"]
-print(
-    f"{operators} operators before, {fewer} now; their starts and the normalisation took", end=" "
-)
+saved = kinds["normalisation"]  # on a CPU, it includes its starts
+if kernels:  # they run behind the launches
+    saved = max((operators - fewer) * start, saved)
+print(f"{operators} operators before, {fewer} now; the removed ones took", end=" ")
 print(
     f"{saved:.2f} of {np.median(alone):.2f} ms: × {1 / (1 - saved / np.median(alone)):.2f} without"
 )
@@ -336,7 +339,7 @@ if not gain.clear:
     print("So this check cannot decide whether folding saves time here.")
 
 # %% [markdown]
-# The difference is only rounding. Folding saves little arithmetic, but it saves starts and **memory traffic**: a separate layer reads its input from memory and writes its output back.
+# The difference is only rounding. Folding saves hardly any arithmetic, but it saves starts and **memory traffic**: a separate layer reads its input and writes its output.
 #
 # ## One launch for all kernels
 #
@@ -373,7 +376,7 @@ for key, item in session.results.items():
         print(f"{item.value / eagerly:.1f} times eager's {eagerly:,} img/s: {way}")
 
 # %% [markdown]
-# In a large batch, kernels run long enough to hide the launches. Then two things count: faster kernels, such as those of `torch.compile` (last line; torchvision's network), which fuse what follows a convolution, and **pinned** memory, from which a GPU copies directly.
+# In a large batch, kernels hide the launches; at 256, the graph gains hardly more than **pinned** memory alone, from which a GPU copies directly. Faster kernels gain more: those of `torch.compile` (last line; torchvision's network) fuse what follows a convolution.
 #
 # ## Faster kernels: other engines, and eight bits
 #
@@ -448,9 +451,10 @@ if device.type == "cpu":
 if device.type == "cpu" and find_spec("openvino"):
     import openvino
 
-    limits = {"INFERENCE_NUM_THREADS": torch.get_num_threads(), "INFERENCE_PRECISION_HINT": "f32"}
+    engine_limits = {"INFERENCE_NUM_THREADS": torch.get_num_threads()}
+    engine_limits |= {"INFERENCE_PRECISION_HINT": "f32"}
     core = openvino.Core()
-    network = core.compile_model("float.onnx", "CPU", limits)
+    network = core.compile_model("float.onnx", "CPU", engine_limits)
     forms["OpenVINO"] = lambda x: torch.from_numpy(network(x.numpy())[0])
 if device.type == "cpu" and session.machine.bfloat16:
     halved = ready(folded, torch.bfloat16)
@@ -473,7 +477,7 @@ for name, form in forms.items():
 #
 # ## Which version is fastest?
 #
-# All versions take turns; an untimed call before each timed one hands the cores to the next engine's threads. `Predictor` is this library's; it also folds. Versions with fewer bits answer differently, so they cannot win. Compare within a race, as speeds drift, and believe a small gain (folding's) only if two races show it. **Predict** the order at batch 1, and at the larger batch. ([`torch.compile` is slow?](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step))
+# All versions take turns; an untimed call before each timed one hands the cores to the next engine's threads. `Predictor` is this library's; it also folds. Fewer bits change some answers, so those versions cannot win. Compare within a race, as speeds drift, and believe a small gain (folding's) only if two races show it. **Predict** the order at batch 1, and at the larger batch. ([`torch.compile` is slow?](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step))
 
 
 # %%
@@ -493,7 +497,7 @@ if device.type == "cuda":
     graphs = {n: capture(folded, many[:n]) for n in session.race}
     forms["CUDA graph"] = lambda x: graphs[len(x)](x)
 if not session.compiled:
-    print("torch.compile takes a minute to compile here: left out, see docs/platforms.md")
+    print("torch.compile takes a minute to compile here, so it is left out")
 results, best = {}, {}
 for n in session.race:
     if session.compiled and n == max(session.race):  # each batch compiles for itself
@@ -532,7 +536,7 @@ def profiled(names, batch, turns):
         options.profile_file_prefix = f"{name}, batch {len(batch)}"
         engines[name] = onnxruntime.InferenceSession(exported[name], options, providers=[provider])
     if "OpenVINO" in names:
-        request = core.compile_model("float.onnx", "CPU", limits | {"PERF_COUNT": True})
+        request = core.compile_model("float.onnx", "CPU", engine_limits | {"PERF_COUNT": True})
         request = request.create_infer_request()
     for _ in range(turns + 1):
         for name in names:
@@ -554,7 +558,7 @@ def profiled(names, batch, turns):
 exported = {"ONNX Runtime": "float.onnx", "ONNX Runtime, int8": "int8.onnx"}
 exported = exported if device.type == "cpu" else {}
 options.enable_profiling = True
-rows = []
+rows, wins = [], {}
 for n in session.race:
     opened = ["folded", *exported, "OpenVINO", "torch.compile"]
     opened = [name for name in opened if name in results[n]]
@@ -563,9 +567,13 @@ for n in session.race:
         less = np.median(spent["folded"] - ms, axis=1)
         rows.append([f"batch {n}, {name}", counts[name], *np.median(ms, axis=1)])
         rows[-1].append(f"{less[0]:.1f} + {less[1]:.1f}" if name != "folded" else None)
+        wins[f"{name}, batch {n}"] = np.greater(*(spent["folded"] - ms)).sum()
 columns = ["", "kernels" if kernels else "operators", "convolution, ms", "the rest, ms"]
 columns.append("saves over folded, ms: convolution + the rest")
 workshop.table(rows, columns, f"Medians under the profilers (turns: {session.turns})")
+for name, won in wins.items():
+    if not name.startswith("folded"):
+        print(f"{name}: convolutions save more than the rest in {won} of {session.turns} turns")
 small, large = min(results), max(results)
 if kernels:
     alike = {"eager": max(operators * start, busy), "CUDA graph": left_busy}
@@ -600,22 +608,17 @@ if len(more) > 2 and not kernels:
     name = best[small][0]
     one_image, last = (np.median(results[n][name]) for n in (small, large))
     each = (last - one_image) / (large - small)
-    print(f"with {name}, {one_image - each:.1f} + {each:.1f} n ms")
-_, _, busy_many = traced(eager, many[:n], "many.json")
-print(f"Batch {n}:", end=" ")
-if kernels:
-    print(f"kernels run for {busy_many / n:.3f} ms per image; those of one image, {busy:.2f} ms")
-else:
-    nb07.print_convolutions("many.json")
+    print(f"with {name}, {one_image - each:.1f} + {each:.1f} n ms (from two points)")
+for n in dict.fromkeys((more[0], max(batches))):
+    _, _, busy_many = traced(eager, many[:n], "many.json")
+    print(f"Batch {n}:", end=" ")
+    if kernels:
+        print(f"kernels run for {busy_many / n:.3f} ms per image; those of one, {busy:.2f} ms")
+    else:
+        nb07.print_convolutions("many.json")
 
 # %%
-from rn50 import published
-
 curves = {"measured": (rates, "o-", "black"), "shared costs": (predicted, "D--", "0.4")}
-for name, precision, look in (("FP16", "mixed", "-"), ("FP32", "FP32", "--")):
-    ips = published.load()["DGX-1", precision].inference_ips
-    ips = {int(size): [value] for size, value in ips.items()}
-    curves[f"V100, {name}"] = ips, look, workshop.MEANING["published"]
 fig, ax = plt.subplots(figsize=(9, 3.6), layout="constrained")
 rise = {}
 for name, (values, look, colour) in curves.items():
@@ -632,11 +635,11 @@ ax.yaxis.set_major_formatter("{x:g}")
 ax.margins(x=0.15)
 title = f"Batch {n}: {rise['measured']} batch 1; shared costs explain {rise['shared costs']}"
 ax.set(title=title, ylabel="speed over batch 1 (log scale)")
-ax.set_xlabel(f"batch (log scale); median and range of {rounds} rounds; V100: published")
+ax.set_xlabel(f"batch (log scale); median and range of {rounds} rounds")
 workshop.figure(fig, alt=f"Speed of the largest batch over batch 1: {rise}.")
 
 # %% [markdown]
-# A batch clearly above the prediction shares more costs or runs faster kernels. On a CPU, PyTorch chooses a convolution's code by its input's size, and oneDNN's reorders the weights in every call, a fixed cost; an engine does so once, when it loads (compare the lines above the figure). On a GPU, one image cannot keep all cores busy.
+# A batch clearly above the prediction shares more costs or runs faster kernels. On a CPU, PyTorch chooses a convolution's code by its input's size, and oneDNN's reorders the weights in every call; an engine does so once, which can explain a smaller fixed cost (above the figure). On a GPU, one image cannot keep all cores busy.
 #
 # ## One request
 #
@@ -661,14 +664,14 @@ low, high = np.quantile(tails[1] / tails[0], [0.025, 0.975])
 share = 100 * np.median(decoding / latency)
 print(f"{version}: p50 {p50:.2f} ms, p95 {p95:.2f} ms, slowest {latency.max():.2f} ms,", end=" ")
 print(f"mean {latency.mean():.2f} ms; preparation {share:.0f}% of a typical request")
-print(f"p95 is {p95 / p50:.1f} times p50 (bootstrap, 95%: {low:.1f} to {high:.1f})")
+print(f"p95 is {p95 / p50:.2f} times p50 (bootstrap, 95%: {low:.2f} to {high:.2f})")
 
 # %% [markdown]
 # ## Many users: latency under load
 #
 # A loop that sends the next request after the last answer never sees a queue. Real requests arrive at their own rate, whatever the queue (an **open loop**), and latency counts from the arrival. `serve` answers prepared images one at a time or, with `most` above 1, up to `most` in one batch: **dynamic batching**. One random sequence of arrivals proves little, so each point has several.
 #
-# **Your turn:** predict the mean latency of one at a time. A request that arrives at a random time waits for load / (2 (1 − load)) services on average (Pollaczek and Khinchine), then for its own. **Predict** p95 at 50, 80 and 150% of the one-at-a-time capacity, too.
+# **Your turn:** predict the mean latency without batching. If all services take equally long, a request waits for load / (2 (1 − load)) of them on average (Pollaczek and Khinchine), then for its own. **Predict** p95 at 50, 80 and 150% of the one-at-a-time capacity, too.
 
 
 # %%
@@ -683,10 +686,13 @@ mean_latency = nb07_checks.check_latency(mean_latency)
 
 @torch.inference_mode()
 def serve(answer, rate, most, sequence):
-    """Answer requests that arrive at random, `rate` per ms; return each one's latency in ms."""
+    """Answer requests that arrive at random, `rate` per ms.
+
+    Return the latency of each request and the time of each service, in ms.
+    """
     random = np.random.default_rng([seed, sequence])
     arrivals = np.cumsum(random.exponential(1 / rate, requests))
-    latencies, begin = [], time.perf_counter()
+    latencies, services, begin = [], [], time.perf_counter()
     while (done := len(latencies)) < requests:
         now = 1000 * (time.perf_counter() - begin)
         if now < arrivals[done]:  # nothing to do
@@ -695,8 +701,10 @@ def serve(answer, rate, most, sequence):
         waiting = np.searchsorted(arrivals, now, side="right") - done
         count = min(waiting, most)
         answer(count)
-        latencies += [*(1000 * (time.perf_counter() - begin) - arrivals[done : done + count])]
-    return np.array(latencies)
+        end = 1000 * (time.perf_counter() - begin)
+        latencies += [*(end - arrivals[done : done + count])]
+        services.append(end - now)
+    return np.array(latencies), np.array(services)
 
 
 most = 16
@@ -719,15 +727,19 @@ with torch.inference_mode():
 times = race({n: lambda _, n=n: answer(n) for n in (1, most)}, None, session.repeats, warm_up=1)
 capacity = 1 / np.median(times[1])
 loads, limits = (0.5, 0.8, 1.5), {"one at a time": 1, f"up to {most} at once": most}
-served = {(name, load): [] for name in limits for load in loads}
+served, services = ({(name, load): [] for name in limits for load in loads} for _ in range(2))
 for sequence in range(session.sequences):
     for (name, load), runs in served.items():
-        runs.append(serve(answer, load * capacity, limits[name], sequence))
+        latencies, times_of = serve(answer, load * capacity, limits[name], sequence)
+        runs.append(latencies)
+        services[name, load].append(times_of.mean())
 for load in loads[:2]:
     means = np.mean(served["one at a time", load], axis=1)
     mean = mean_latency(1 / capacity, load)
-    print(f"one at a time, load {load:.0%}: the mean over the predicted one:", end=" ")
+    print(f"one at a time, load {load:.0%}: measured over predicted mean:", end=" ")
     print(workshop.ratio(means / mean))
+    longer = np.array(services["one at a time", load]) * capacity
+    print(f"  a service in the queue over one in a loop: {workshop.ratio(longer)}")
 percent, tails = 100 * np.array(loads), {}
 fig, ax = plt.subplots(figsize=(9, 3.4), layout="constrained")
 for name, colour in zip(limits, ("black", workshop.FINDING), strict=True):
@@ -742,7 +754,8 @@ for name, colour in zip(limits, ("black", workshop.FINDING), strict=True):
     ax.text(at[-1], middle[-1], f"   {name}", va="center", color=colour)
 gains = [workshop.ratio(alone / batched) for alone, batched in zip(*tails.values(), strict=True)]
 print(f"p95 of one at a time over batched at {percent[1]:.0f}% load: {gains[1]}")
-ax.set(title=f"p95 of one at a time over batched at {percent[-1]:.0f}% load: {gains[-1]}")
+more = workshop.ratio(most * times[1] / times[most])
+ax.set(title=f"Batches of {most} serve {more.median:.2f} × the requests per second")
 ax.set(yscale="log", ylabel="p95 in ms (log scale)", xlim=(45, 185), xticks=percent)
 workshop.log_ticks(ax.yaxis)
 ax.axvspan(100, 185, color="0.93", zorder=0)
@@ -752,11 +765,10 @@ ax.set_xlabel(
 workshop.figure(
     fig, alt=f"p95 by load, with and without batching; at the largest load: {gains[-1]}."
 )
-print(f"Requests per second in batches of {most} over one at a time:", end=" ")
-print(workshop.ratio(most * times[1] / times[most]))
+print(f"Requests per second in batches of {most} over one at a time: {more}")
 
 # %% [markdown]
-# Above 100%, the p95 of one at a time shows how long you measured; near it, waits vary so much that few requests decide little. Batching changes the limit by about the factor in the last line. The price: each request waits for its whole batch.
+# If services in the queue are longer than in a loop, the load is higher than you set, and the formula predicts too little. Above 100%, the p95 of one at a time shows how long you measured; near it, waits vary so much that few requests decide little. Batching changes the limit by about the factor in the last line. The price: each request waits for its whole batch.
 #
 # ## Where is the time going now?
 
@@ -779,7 +791,7 @@ session.note("p95_load", queued, "ms", "p95 at 80% load, one at a time")
 # - Score a checkpoint before you build on it, and expect equality, on a CPU to the last digit.
 # - A correct timing needs evaluation mode, `inference_mode`, warm-up and synchronisation.
 # - Count a prediction's operators and time one start: that bounds what a CUDA graph can save.
-# - Call a version faster only if it wins every round, twice, and ask a profiler why.
+# - Call a version faster only if it wins every round, a little faster only if it does twice; ask a profiler why.
 # - A batch shares starts and weights, and may get faster kernels.
 # - Report p95 or p99 at a stated load, measured with an open loop and several sequences of arrivals.
 #

@@ -172,12 +172,12 @@ print(f"your warm steps: the best of 5 is {100 * (best / right.mean() - 1):.1f}%
 # %% [markdown]
 # ### 3. Batch 208 versus batch 96
 #
-# NVIDIA's table (see [below](#predict-gpus-you-do-not-have)) reports FP16 as 3.6 times as fast as FP32 on a V100, but with 208 images per step instead of 96. What do 16 bits alone gain? Let what you compare **take turns**, so that a slowdown affects both. The last line has NVIDIA's own answer.
+# NVIDIA's table (see [below](#predict-gpus-you-do-not-have)) reports FP16 as 3.6 times as fast as FP32 on a V100, but with 208 images per step instead of 96. What do 16 bits alone gain? Let what you compare **take turns**, so that a slowdown affects both. The last line has NVIDIA's own, for predictions. (If yours is larger: small batches pay fixed costs.)
 
 # %%
 from rn50 import published
 
-batch, fewer = (4, 2) if emulated else (big, max(2, big // 4))
+batch, fewer = (4, 2) if emulated else (big, max(2, big // 2))
 pixels = max(32, session.size // 2) if emulated else session.size
 kinds = (half, batch), (torch.float32, batch), (torch.float32, fewer)
 variants = {kind: training_step(kind[1], pixels, kind[0]) for kind in kinds}
@@ -299,12 +299,12 @@ workshop.spans(ax, rows, {name: "0.6" for name, found in effects.items() if not 
 ax.axvline(1, color="black", ls=":")
 clear = [found.median > 1 for found in effects.values() if found.clear]
 ax.set(title=f"Clear mistakes: {sum(clear)} make a result too fast, {clear.count(False)} too slow")
-ax.set_xlabel("wrong / right result (log scale): median and range; grey: no clear difference")
+ax.set_xlabel("wrong / right result (log scale): median and range; grey: not clear")
 said = ", ".join(f"{name}: {found}" for name, found in effects.items())
 workshop.figure(fig, alt=f"Wrong over right result of each mistake: {said}.")
 
 # %% [markdown]
-# The best of *n* is printed in section 2; a run without work and a stale report are off by any factor.
+# The best of *n* is printed in section 2; a run without work or a stale report can be off by any factor.
 #
 # ## A benchmark tool
 #
@@ -409,7 +409,8 @@ print(f"5_tuned over 4_amp: you predicted {guess or 'nothing'};", end=" ")
 print(f"measured {gains.get('5_tuned', 'nothing')}.")
 fastest = max(rungs, key=lambda rung: np.median(rungs[rung]["turns"]))
 for rung in dict.fromkeys([next(iter(rungs)), fastest]):
-    spent = {part[:-3]: ms for part, ms in rungs[rung].items() if part.endswith("_ms")}
+    parts = ("input", "compute", "communication")
+    spent = {part: rungs[rung].get(f"{part}_ms") or 0 for part in parts}
     most = max(spent, key=spent.get)
     share = spent[most] / sum(spent.values())
     print(f"{rung}: {most} takes {share:.0%} of a step; changing the rest gains", end=" ")
@@ -555,31 +556,32 @@ for ax, (name, count) in zip(axes, (("weak", big), ("strong", big // workers)), 
     speeds = {way: workers * count / big * usual_way / times[way] for way in ways}
     workshop.ranges(ax, speeds, "compute", "{:.2f}")
     scaled[name], missed = workshop.ratio(speeds["exchange"]), {}
-    for model, before, mark in (("α-β", "alone", "D"), ("barrier + α-β", "barrier", "s")):
-        step = times[before] + exchange
-        missed[model] = workshop.ratio(times["exchange"] / step)
-        at = np.median(workers * count / big * usual_way / step)
+    for form, before, mark in (("α-β", "alone", "D"), ("barrier + α-β", "barrier", "s")):
+        predicted = times[before] + exchange
+        missed[form] = workshop.ratio(times["exchange"] / predicted)
+        at = np.median(workers * count / big * usual_way / predicted)
         ax.plot(at, 3.4, mark, color="black", mfc="white", ms=7)
     ax.axvline(1, color="black", ls=":")
-    ax.set_title(f"{name.title()}, {count} images each: {scaled[name].median:.2f} × one worker")
+    found_gain = f"{scaled[name].median:.2f} × one" if scaled[name].clear else "no clear gain"
+    ax.set_title(f"{name.title()}, {count} images each: {found_gain}")
     unit = f"speed over one worker{' on all cores' * (not gpus)}"
     ax.set_xlabel(f"{unit} (dotted)\npredicted: ◇ α-β, □ barrier + α-β")
     print(f"{name} scaling, {workers} workers over one: {scaled[name]}; alone, a step", end=" ")
     print(f"takes {1000 * np.median(times['alone']):,.0f} ms")
-    step = times["alone"]
-    added = zip(("contention", "waiting", "the exchange"), causes(*times.values()), strict=True)
-    for cause, seconds in added:
-        change = workshop.ratio((step + seconds) / step)
+    so_far = times["alone"]
+    added = np.transpose([causes(*turn) for turn in zip(*times.values(), strict=True)])
+    for cause, seconds in zip(("contention", "waiting", "the exchange"), added, strict=True):
+        change = workshop.ratio((so_far + seconds) / so_far)
         ms = f"{1000 * np.median(seconds):,.0f} ms" if change.clear else "nothing clear"
         print(f"  {cause} adds {ms}; with over without it: {change}")
-        step = step + seconds
-    for model, ratio in missed.items():
-        print(f"  measured step over {model}: {ratio}")
+        so_far = so_far + seconds
+    for form, over in missed.items():
+        print(f"  measured step over {form}: {over}")
     said += [f"{name}, {way}: {np.median(speed):.2f}" for way, speed in speeds.items()]
 workshop.figure(fig, alt=f"Speed-up with {workers} workers. {'; '.join(said)}")
 
 # %% [markdown]
-# You would give one worker all of a CPU's cores, so the titles compare with that. *alone* is *n* times one worker's share; *α-β* predicts only the exchange; *barrier + α-β* adds what the controls lost. If the measured step is clearly shorter, the backward pass hid part of the exchange; if clearly longer, and the line fits, DDP's copies or slower computing add to it. (In strong scaling, small batches are slow.)
+# You would give one worker all of a CPU's cores, so the titles compare with that. *alone* is *n* times one worker's share; *α-β* predicts only the exchange; *barrier + α-β* adds what the controls lost. If the measured step is clearly shorter, the backward pass hid part of the exchange; if clearly longer, and the line fits, DDP's copies or slower computing add to it. (Strong scaling also has smaller, slower batches.)
 #
 # ## Predict GPUs you do not have
 #
@@ -604,9 +606,10 @@ workshop.figure(fig, alt=f"Speed-up with {workers} workers. {'; '.join(said)}")
 # %%
 models = {"perfect": "0.7", "wires only": "0.7", "Amdahl": "0.55", "Gustafson": "0.55",
           "stragglers": "black", "communication": workshop.MEANING["communication"]}  # fmt: skip
-errors = np.abs([row[3:] for row in nb08.held_out(*models)])
-for name, mean, worst in zip(models, errors.mean(axis=0), errors.max(axis=0), strict=True):
-    print(f"{name:13} {mean:4.1f}% off on average, {worst:4.1f}% at most, in {len(errors)} rows")
+rows = [[*row[:2], *(f"{error:+.1f}" for error in row[3:])] for row in nb08.held_out(*models)]
+errors = np.abs([row[3:] for row in nb08.held_out(*models)]).mean(axis=0)
+rows.append(["mean, without signs", None, *(f"{error:.1f}" for error in errors)])
+workshop.table(rows, ["published", "GPUs", *models], "Predicted over published speed: error in %")
 
 series, counts = published.load()["DLPerf", "mixed"], [1, 8, 16, 32, 64, 128, 256, 512]
 perfect = series.ips[1] / 100
@@ -622,7 +625,7 @@ for n, speed in series.ips.items():
     ax.plot(n, speed / n / perfect, "o" if n in series.fit_on else "D", color="black", ms=7)
 reached = f"{series.ips[32] / 32 / perfect:.0f}%"
 two = f"{share['stragglers']} and {share['communication']}"
-ax.set_title(f"32 V100s reach {reached} of perfect speed; for 512, two good models say {two}")
+ax.set_title(f"32 V100s reach {reached} of perfect speed; for 512, two models say {two}")
 ax.set_xscale("log", base=2)
 ax.set_xticks(counts, counts)
 ax.set_xlabel("V100s, 8 per host, 100 Gbit/s between hosts (log scale); ● fitted, ◆ not fitted")
@@ -630,7 +633,7 @@ ax.set(ylabel="% of perfect speed", ylim=(0, 112), xlim=(0.9, 2500))
 workshop.figure(fig, alt=f"Share of perfect speed; published for 32: {reached}; for 512: {share}.")
 
 # %% [markdown]
-# Bandwidth and latency alone explain almost none of the loss. Amdahl's law is mostly too pessimistic, because the work grows. The last two err by 3 to 4% on average, but assume different causes: rates cannot tell you *why* a step takes longer; controls and a trace can.
+# Bandwidth and latency alone explain almost none of the V100s' loss (8 A100s lose only 2%). In these eight rows, the last two models err by 3 to 4% on average, but assume different causes: rates cannot tell you *why* a step takes longer; controls and a trace can.
 #
 # ## Decide
 #
@@ -667,9 +670,9 @@ for links, dash in zip(networks, ("-", "--"), strict=False):
         shares = np.array([nb08.efficiency(n, cause, gpu_batch, ips, links) for n in counts])
         cost = 90 * 1_281_167 / ips / 3600 * price / shares
         top.plot(counts, cost, mark + dash, color=colour, label=f"{links}, {cause}")
-        ends.append(cost[-1])
+        ends.append(cost[counts.index(16)])
 top.legend(loc="upper left")
-top.set_title(f"90 epochs cost {min(ends):,.0f} to {max(ends):,.0f} on 512 GPUs (predicted)")
+top.set_title(f"90 epochs cost {min(ends):,.0f} to {max(ends):,.0f} on 16 GPUs (predicted)")
 top.set(ylim=(0, None), ylabel=f"cost at {price:g}\nper GPU-hour")
 top1, spread = np.array([goyal[batch] for batch in batches]).T
 low.errorbar(np.array(batches) / gpu_batch, top1, yerr=spread, fmt="o-", capsize=3)
@@ -700,17 +703,18 @@ for bits in ("mixed", "FP32"):
     options.append(["V100s, 100g (DLPerf)", f"measured, {bits}", faster, None, None, 2 / faster])
 columns = ["network", "cause of the loss", "speed of 16 over 8", "hours on 8", "hours on 16"]
 columns.append("cost of a run, 16 over 8")
-workshop.table(options, columns, f"Predicted and published; yours: {sixteen or 'no number'}")
-noise = (nb08.parameter(name, "mixed", "stragglers") for name in ("DGX-1", "DLPerf"))
-print("A step's time varies by {:.1%} (fitted to one DGX-1) or {:.1%} (to DLPerf).".format(*noise))
-found = (session.results[f"ladder.h100.{rung}.ips"] for rung in ("4_amp", "5_tuned"))
-amp, tuned = (item.value for item in found)
+workshop.table(options, columns, f"Predicted and published; you said {sixteen or 'nothing'}")
+for cause, what in (("stragglers", "a step varies by"), ("communication", "of the bandwidth:")):
+    one, more = (nb08.parameter(name, "mixed", cause) for name in ("DGX-1", "DLPerf"))
+    print(f"{cause}, {what} {one:.1%} (fitted to one DGX-1) or {more:.1%} (DLPerf)")
+recorded = (session.results[f"ladder.h100.{rung}.ips"] for rung in ("4_amp", "5_tuned"))
+amp, tuned = (item.value for item in recorded)
 print(f"Without a new GPU: rung 5 is {tuned / amp:.2f} times as fast as rung 4 (recorded H100).")
 
 # %% [markdown]
 # Up to about 8,192 images, the plain recipe loses almost nothing. Beyond that, use strong scaling or a recipe for large batches. Even on 8 GPUs, another recipe can save time, as FFCV's.
 #
-# Both models are fitted to one host, a DGX-1; the published hosts of DLPerf lose more. For fast GPUs with one slow adapter per host, not even the causes agree. Then measure first: rent two such hosts for an hour, and start `bench.py` on both (`torchrun --nnodes 2 …`).
+# Both models are fitted to one host, a DGX-1; the published hosts of DLPerf lose more. For fast GPUs with one slow adapter per host, the models disagree. Then measure first: rent two such hosts for an hour, and start `bench.py` on both (`torchrun --nnodes 2 …`).
 #
 # ## Your decision
 #
@@ -727,12 +731,14 @@ print("Yours:", decision or "not written yet")
 print(f"To compare: largest gain: {ladder.RUNGS.get(best_rung, best_rung)}; unclear: {again}.")
 for links in networks:
     low, high = np.sort([speed_16 for name, _, speed_16, *_ in options if name == links])
-    print(f"{links}: 16 GPUs are {low:.2f} to {high:.2f} times as fast as 8;", end=" ")
-    print("the causes agree" if high < 1.1 * low else "bench.py on two such hosts decides")
+    print(f"{links}: 16 GPUs are {low:.2f} to {high:.2f} times as fast as 8,", end=" ")
+    print(f"a run costs {2 / high - 1:+.0%} to {2 / low - 1:+.0%};", end=" ")
+    print("both models agree" if high < 1.1 * low else "measure with bench.py on two such hosts")
 low, high = np.sort([speed_16 for _, _, speed_16, *_ in options[-2:]])
 print(
-    f"Published: {low:.2f} to {high:.2f} (DLPerf). Buy only if less than the prediction is enough."
+    f"Published, V100s: {low:.2f} to {high:.2f} (DLPerf). Buy eight more if your table's", end=" "
 )
+print(f"cost is acceptable and {low:.2f} is fast enough, too; else measure first.")
 session.note("clock", float(np.median(right)), "img/s", f"{str(usual)[6:]}, batch {big}, synthetic")
 session.note("real_ips", real, "img/s", f"Total IPS, real images, batch {big}")
 over = f"{workers} workers over one{' on all cores' * (not gpus)}, weak scaling"

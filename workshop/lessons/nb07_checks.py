@@ -108,7 +108,8 @@ def check_capture(own: Callable[..., Any], device: str) -> Callable[..., Any]:
 
 def check_latency(own: Callable[..., Any]) -> Callable[..., Any]:
     """Check a learner's `mean_latency` in a few cases."""
-    return choose_by_cases("mean_latency", own, mean_latency, LATENCIES, LATENCY_MISTAKES)
+    cases = LATENCIES, LATENCY_MISTAKES
+    return choose_by_cases("mean_latency", own, mean_latency, *cases, show=True)
 
 
 # --- clock ----------------------------------------------------------------------------------------

@@ -87,11 +87,13 @@ def check_clock(yours: Function, file: str) -> Function:
 
 
 def check_fit(yours: Function) -> Function:
+    """Return a learner's `fit` if it is right, else the finished one; print what is wrong."""
     return choose("fit", yours, fit, lambda: judge_fit(yours), show=True)
 
 
 def check_causes(yours: Function) -> Function:
-    return choose_by_cases("causes", yours, causes, STEPS, CAUSE_MISTAKES)
+    """Return a learner's `causes` if it is right, else the finished one; print what is wrong."""
+    return choose_by_cases("causes", yours, causes, STEPS, CAUSE_MISTAKES, show=True)
 
 
 class Device:
@@ -190,7 +192,7 @@ def judge_seconds(got: Any, took: np.ndarray, called: int, waited: bool, unit: s
     rates = [1 / right / scale, 1 / right / scale**2]  # per second, and per unit
     refuse(
         *((np.allclose(scale * values, per * right, rtol=0.3), f"These are {other}.",
-           f"Return {unit}.") for other, per in UNITS.items()),
+           f"Return {unit}.") for other, per in UNITS.items() if other != unit),
         ((values < 0.5 * right).all() and waited,
          "The times are too short, although it waits.",
          "Call wait() after the call, before you read the clock; read time.perf_counter(), because"

@@ -1,9 +1,13 @@
-"""The parts of a prediction that engines report."""
+"""The parts of a prediction that traces and engines report."""
 
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
 
 from workshop.lessons import nb07
 
@@ -16,3 +20,25 @@ def test_the_profile_of_onnx_runtime_is_divided_into_inferences(tmp_path: Path) 
     profile = tmp_path / "profile.json"
     profile.write_text(json.dumps(events))
     assert nb07.onnx_parts(str(profile), 2) == (3, [(2.5, 0.25), (7.5, 0.75)])
+
+
+def test_the_parts_of_openvino_leave_out_what_did_not_run() -> None:
+    times = [("Convolution", 2000), ("Pooling", 250), ("Reorder", 500), ("Convolution", 0)]
+    nodes = [
+        SimpleNamespace(node_type=kind, real_time=timedelta(microseconds=us)) for kind, us in times
+    ]
+    assert nb07.openvino_parts(SimpleNamespace(profiling_info=nodes)) == (3, (2.0, 0.75))
+
+
+def test_convolutions_are_counted_per_prediction(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own, onednn = nb07.CODES
+    events = 6 * [{"name": own, "dur": 500}] + 3 * [{"name": onednn, "dur": 250}]
+    trace = tmp_path / "trace.json"
+    trace.write_text(json.dumps({"traceEvents": [*events, {"name": "aten::relu", "dur": 900}]}))
+    nb07.print_convolutions(str(trace))
+    assert capsys.readouterr().out.splitlines() == [
+        "PyTorch's own code runs 2 of the convolutions, in 1.00 ms",
+        "oneDNN's code runs 1 of the convolutions, in 0.25 ms",
+    ]

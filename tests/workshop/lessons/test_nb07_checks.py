@@ -56,6 +56,7 @@ WRONG_CLOCKS = {
     "does not wait": clock(waits=False),
     "one number, the mean": clock(result=statistics.mean),
     "These are seconds": clock(result=lambda ms: [value / 1000 for value in ms]),
+    "The calls took": clock(result=lambda ms: [1.25 * value for value in ms]),
     "These are microseconds": clock(result=lambda ms: [1000 * value for value in ms]),
     "It yields": lambda net, batch, *_: (net(batch) for _ in range(4)),
     "It returns nothing": clock(result=lambda ms: None),
@@ -282,6 +283,11 @@ def test_right_latencies_pass(capsys: pytest.CaptureFixture[str]) -> None:
 
     assert nb07.check_latency(own) is own
     assert capsys.readouterr().out.startswith("✓")
+
+
+def test_a_latency_that_is_not_written_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert nb07.check_latency(lambda service, load: None) is nb07.mean_latency
+    assert "return service * (1 + load" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("mistake", nb07.LATENCY_MISTAKES, ids=lambda mistake: mistake[1])

@@ -122,7 +122,7 @@ WRONG_CLOCKS = {
     "It returns dict": clock(result=lambda s: {"s": s}),
     "It made 1 calls": lambda step, *rest: step() or [0.1],
     "ended with TypeError": lambda step: [],
-    "The calls took": clock(result=lambda s: [1.7 * x for x in s]),
+    "The calls took": clock(result=lambda s: [1.25 * x for x in s]),  # not "These are seconds"
 }
 
 
@@ -238,3 +238,8 @@ def test_right_causes_pass(capsys: pytest.CaptureFixture[str]) -> None:
 def test_wrong_causes_get_their_diagnosis(mistake: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert nb08.check_causes(mistake[0]) is nb08.causes
     assert mistake[1] in capsys.readouterr().out
+
+
+def test_causes_that_are_not_written_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert nb08.check_causes(lambda *seconds: None) is nb08.causes
+    assert "return together - alone" in capsys.readouterr().out
