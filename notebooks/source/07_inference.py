@@ -121,12 +121,16 @@ trained_net = copy.deepcopy(model).train()  # as it is after training
 print(f"A batch of 4 takes {first_try(trained_net):.1f} ms!")
 
 # %% [markdown]
+# <details><summary>The six mistakes</summary>
+#
 # 1. In **training mode**, batch norm uses the statistics of these four images, and every call changes the running averages.
 # 2. Without `inference_mode`, **autograd** keeps activations for a backward pass that never comes.
 # 3. The time includes **decoding**. If you want that, say so.
 # 4. It includes the **first calls**, which allocate memory and choose kernels.
 # 5. On a GPU, the code **does not wait** for the result: the call returns as soon as the work is queued.
 # 6. It reports **one mean**, without its spread, image size, precision or threads.
+#
+# </details>
 #
 # **Your turn:** write the repaired clock. `net`, in evaluation mode, predicts a decoded batch: only call it. Mistakes 2, 4, 5 and 6 are yours to repair. `wait()` returns when the device has no work left.
 
@@ -470,7 +474,7 @@ for name, form in forms.items():
         100 * (found.argmax(1) == of).float().mean() for of in (logits.argmax(1), labels)
     )
     print(f"{name:18} logits change by up to {(found - logits).abs().max():.1e},", end=" ")
-    print(f"{same:.1f}% of {len(images)} predictions stay the same, top-1 {right:.1f}%")
+    print(f"{same:.1f}% of {len(images)} predictions stay the same, top-1 of these {right:.1f}%")
 
 # %% [markdown]
 # That an independent program gives the same answers tests the export. A changed prediction need not be a wrong one: compare top-1, and score all images before you deploy eight bits.
@@ -791,7 +795,7 @@ session.note("p95_load", queued, "ms", "p95 at 80% load, one at a time")
 # - Score a checkpoint before you build on it, and expect equality, on a CPU to the last digit.
 # - A correct timing needs evaluation mode, `inference_mode`, warm-up and synchronisation.
 # - Count a prediction's operators and time one start: that bounds what a CUDA graph can save.
-# - Call a version faster only if it wins every round, a little faster only if it does twice; ask a profiler why.
+# - Call a version faster only if it wins every round (a small gain: in two races), and ask a profiler why.
 # - A batch shares starts and weights, and may get faster kernels.
 # - Report p95 or p99 at a stated load, measured with an open loop and several sequences of arrivals.
 #

@@ -172,7 +172,7 @@ print(f"your warm steps: the best of 5 is {100 * (best / right.mean() - 1):.1f}%
 # %% [markdown]
 # ### 3. Batch 208 versus batch 96
 #
-# NVIDIA's table (see [below](#predict-gpus-you-do-not-have)) reports FP16 as 3.6 times as fast as FP32 on a V100, but with 208 images per step instead of 96. What do 16 bits alone gain? Let what you compare **take turns**, so that a slowdown affects both. The last line has NVIDIA's own, for predictions. (If yours is larger: small batches pay fixed costs.)
+# NVIDIA's table (see [below](#predict-gpus-you-do-not-have)) reports FP16 as 3.6 times as fast as FP32 on a V100, but with 208 images per step instead of 96. What do 16 bits alone gain? Let what you compare **take turns**, so that a slowdown affects both. The last line has NVIDIA's own answer, for predictions. (If your factor is larger: your batches are small, and pay fixed costs.)
 
 # %%
 from rn50 import published
@@ -633,7 +633,7 @@ ax.set(ylabel="% of perfect speed", ylim=(0, 112), xlim=(0.9, 2500))
 workshop.figure(fig, alt=f"Share of perfect speed; published for 32: {reached}; for 512: {share}.")
 
 # %% [markdown]
-# Bandwidth and latency alone explain almost none of the V100s' loss (8 A100s lose only 2%). In these eight rows, the last two models err by 3 to 4% on average, but assume different causes: rates cannot tell you *why* a step takes longer; controls and a trace can.
+# Bandwidth and latency alone explain almost none of the V100s' loss (8 A100s lose only 2%). In these eight rows, the last two models err by 3 to 4% on average, but assume different causes. So nobody knows what notebook 03's 17.9 ms are: rates cannot tell you *why* a step takes longer; controls and a trace can.
 #
 # ## Decide
 #
