@@ -704,9 +704,9 @@ for bits in ("mixed", "FP32"):
 columns = ["network", "cause of the loss", "speed of 16 over 8", "hours on 8", "hours on 16"]
 columns.append("cost of a run, 16 over 8")
 workshop.table(options, columns, f"Predicted and published; you said {sixteen or 'nothing'}")
-for cause, what in (("stragglers", "a step varies by"), ("communication", "of the bandwidth:")):
+for cause, what in (("stragglers", "a step varies by"), ("communication", "bandwidth used:")):
     one, more = (nb08.parameter(name, "mixed", cause) for name in ("DGX-1", "DLPerf"))
-    print(f"{cause}, {what} {one:.1%} (fitted to one DGX-1) or {more:.1%} (DLPerf)")
+    print(f"{cause}: {what} {one:.1%} (fitted to one DGX-1) or {more:.1%} (to DLPerf)")
 recorded = (session.results[f"ladder.h100.{rung}.ips"] for rung in ("4_amp", "5_tuned"))
 amp, tuned = (item.value for item in recorded)
 print(f"Without a new GPU: rung 5 is {tuned / amp:.2f} times as fast as rung 4 (recorded H100).")
@@ -732,7 +732,7 @@ print(f"To compare: largest gain: {ladder.RUNGS.get(best_rung, best_rung)}; uncl
 for links in networks:
     low, high = np.sort([speed_16 for name, _, speed_16, *_ in options if name == links])
     print(f"{links}: 16 GPUs are {low:.2f} to {high:.2f} times as fast as 8,", end=" ")
-    print(f"a run costs {2 / high - 1:+.0%} to {2 / low - 1:+.0%};", end=" ")
+    print(f"a run's cost changes by {2 / high - 1:+.0%} to {2 / low - 1:+.0%};", end=" ")
     print("both models agree" if high < 1.1 * low else "measure with bench.py on two such hosts")
 low, high = np.sort([speed_16 for _, _, speed_16, *_ in options[-2:]])
 print(
