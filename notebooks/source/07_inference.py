@@ -570,10 +570,10 @@ for n in session.race:
     for name, ms in spent.items():
         less = np.median(spent["folded"] - ms, axis=1)
         rows.append([f"batch {n}, {name}", counts[name], *np.median(ms, axis=1)])
-        rows[-1].append(f"{less[0]:.1f} + {less[1]:.1f}" if name != "folded" else None)
+        rows[-1].append(f"{less[0]:.1f}; {less[1]:.1f}" if name != "folded" else None)
         wins[f"{name}, batch {n}"] = np.greater(*(spent["folded"] - ms)).sum()
 columns = ["", "kernels" if kernels else "operators", "convolution, ms", "the rest, ms"]
-columns.append("saves over folded, ms: convolution + the rest")
+columns.append("saves over folded, ms: convolution; the rest")
 workshop.table(rows, columns, f"Medians under the profilers (turns: {session.turns})")
 for name, won in wins.items():
     if not name.startswith("folded"):
