@@ -251,7 +251,7 @@ def chain(length):
 
 
 def race(forms, batch, turns, warm_up=0):
-    """Let versions take turns on a batch; return the milliseconds of all turns by version."""
+    """Let versions take turns in a random order; return the milliseconds of all by version."""
     ms = {name: [] for name in forms}
     for turn in range(turns + 2):  # the first two warm up
         for name in random.sample(list(forms), len(forms)):
@@ -481,7 +481,7 @@ for name, form in forms.items():
 #
 # ## Which version is fastest?
 #
-# All versions take turns; an untimed call before each timed one hands the cores to the next engine's threads. `Predictor` is this library's; it also folds. Fewer bits change some answers, so those versions cannot win. Compare within a race, as speeds drift, and believe a small gain (folding's) only if two races show it. **Predict** the order at batch 1, and at the larger batch. ([`torch.compile` is slow?](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step))
+# All versions take turns, in a random order; an untimed call before each timed one hands the cores to the next engine's threads. `Predictor` is this library's; it also folds. Fewer bits change some answers, so those versions cannot win. Compare within a race, as speeds drift, and believe a small gain (folding's) only if two races show it. **Predict** the order at batch 1, and at the larger batch. ([`torch.compile` is slow?](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step))
 
 
 # %%
