@@ -604,6 +604,8 @@ for n, ms in batches.items():
         print(f"measured over predicted: {workshop.ratio(rates[n] / predicted[n])}")
     else:
         print("the prediction starts from it")
+disturbed = workshop.ratio(results[small]["eager"] / batches[small])
+print(f"Time of eager at batch {small}, in the race with engines over this cell: {disturbed}")
 more = [n for n in batches if n > 1]
 if len(more) > 2 and not kernels:
     each, fixed = np.polyfit(more, [np.median(batches[n]) for n in more], 1)
