@@ -205,7 +205,7 @@ for file in sorted(Path().glob("run-*.json")):
     report = json.loads(file.read_text())
     speeds, used = report["metrics"]["train.total_ips"], report["env"]["axes"]["network"]["value"]
     own = resnet.tiny(12) if used == "tiny" else resnet.resnet(50, 12)
-    rate = sum(speeds) / len(speeds)
+    rate = sum(speeds) / len(speeds)  # without the first step of each epoch
     seconds = 3600 * training_hours(count, len(speeds), rate)
     print(f"your run ({used}, 64 px): {seconds:.0f} s at {rate:,.0f} images/s;", end=" ")
     print(f"measured: {sum(report['env']['seconds'].values()):.0f} s")
