@@ -387,18 +387,18 @@ def reading_rate(open_file, files, readers):
 
 # %%
 reading_rate = nb01.check_rate(reading_rate)
-for where, wanted, open_file, readers in (
-    ("this machine, its disk", training, Path.read_bytes, 1),
-    ("8 V100s, 1 ms per file", needed, open_slowly, 1),
-    ("8 V100s, 1 ms per file", needed, open_slowly, 8),
-    ("8 V100s, 1 ms per file", needed, open_slowly, 32),
-    ("8 H100s (MLPerf), 1 ms per file", fast, open_slowly, 32),
+users = {"this machine": training, "8 V100s": needed, "8 H100s (MLPerf)": fast}
+print("images/s wanted:", ", ".join(f"{name} ({wanted:,.0f})" for name, wanted in users.items()))
+for where, open_file, readers in (
+    ("this disk", Path.read_bytes, 1),
+    ("1 ms per file", open_slowly, 1),
+    ("1 ms per file", open_slowly, 8),
+    ("1 ms per file", open_slowly, 32),
 ):
     rate = np.median([reading_rate(open_file, val, readers) for _ in range(3)])
-    print(f"{where:31} {readers:2} reader(s): {rate:6,.0f} files/s,", end=" ")
-    times = rate / wanted
-    print(f"{times:6,.{0 if times > 10 else 2}f} times the need:", end=" ")
-    print("pack" if rate < wanted else "no need")
+    print(f"{where:13} {readers:2} reader(s): {rate:6,.0f} files/s;", end=" ")
+    verdicts = {name: "pack" if rate < wanted else "no need" for name, wanted in users.items()}
+    print(*(f"{name}: {verdict}" for name, verdict in verdicts.items()), sep=", ")
 
 # %% [markdown]
 # If 8 readers are not 8 times as fast as one, something else limits them: Python, for example, runs one thread at a time. Packing gains no speed if readers are faster than training: measure your own storage. Nor does it help a slow decoder, as the next section shows.
