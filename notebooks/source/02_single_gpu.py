@@ -219,7 +219,7 @@ session.note("ladder_1_ips", rung["images_per_s"], "img/s", "speed of your scrip
 # **Predict:** what share of a step is convolution, and which kind is second?
 
 # %%
-ms = workshop.trace("trace.json.gz")  # per step, by kind
+by_kind = workshop.trace("trace.json.gz")  # ms of a step
 step = 1000 * 256 / session.results["h100.float16.ips"].value  # ms
 print(f"One H100 (recorded; float16, batch 256, the library): {step:.0f} ms,", end=" ")
 kinds = {kind: session.results[f"h100.{kind}.ms"].value / step
@@ -229,7 +229,7 @@ print(*(f"{kind} {share:.0%}" for kind, share in kinds.items()), sep=", ")
 # %% [markdown]
 # Faster arithmetic helps convolutions; normalisation, pointwise (ReLU and additions), copy and optimizer mostly move data (see 06), and take most of the H100's step. On a CPU, `waiting` is loading a batch; on a GPU, it is any time without a kernel or copy. `other` has max pooling, the loss and Python.
 #
-# The H100's 29% is between bounds, 25% and 32%.
+# The H100's 29% is the middle of its bounds, 25% and 32%.
 #
 # **Your turn:** which kind is worth attacking? Write the speed-up if a kind took no time.
 
@@ -243,7 +243,7 @@ def most_gain(ms, kind):
 # %%
 most_gain = nb02_checks.check_gain(most_gain)
 for kind in ("waiting", "convolution", "normalisation", "pointwise"):
-    print(f"without {kind}: at most {most_gain(ms, kind):.2f} × as fast")
+    print(f"without {kind}: at most {most_gain(by_kind, kind):.2f} × as fast")
 share = kinds["convolution"]
 h100 = most_gain({"convolution": share, "other": 1 - share}, "convolution")
 print(f"the H100 without convolution: at most {h100:.2f} × as fast")

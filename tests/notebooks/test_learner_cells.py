@@ -254,7 +254,7 @@ def test_most_gain_in_02(answer: str, said: str, tmp_path: Path, capsys) -> None
     from workshop.lessons import nb02_checks
 
     ms = {"convolution": 75.0, "normalisation": 10.0, "pointwise": 10.0, "waiting": 5.0}
-    names = {"nb02_checks": nb02_checks, "ms": ms, "kinds": {"convolution": 0.25}}
+    names = {"nb02_checks": nb02_checks, "by_kind": ms, "kinds": {"convolution": 0.25}}
     execute("02", "def most_gain", answer, names, tmp_path)
     printed = capsys.readouterr().out
     assert said in printed
