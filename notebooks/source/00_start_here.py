@@ -208,7 +208,7 @@ for file in sorted(Path().glob("run-*.json")):
     rate = sum(speeds) / len(speeds)  # without the first step of each epoch
     seconds = 3600 * training_hours(count, len(speeds), rate)
     print(f"your run ({used}, 64 px): {seconds:.0f} s at {rate:,.0f} images/s;", end=" ")
-    print(f"measured: {sum(report['env']['seconds'].values()):.0f} s")
+    print(f"measured, with first steps: {sum(report['env']['seconds'].values()):.0f} s")
     print(f"  arithmetic: {rate * own.train_flops(64) / 1e9:,.0f} GFLOP/s")
 
 # %% [markdown]
