@@ -390,7 +390,7 @@ reading_rate = nb01.check_rate(reading_rate)
 users = {"this machine": training, "8 V100s": needed, "8 H100s (MLPerf)": fast}
 print("images/s wanted:", ", ".join(f"{name} ({wanted:,.0f})" for name, wanted in users.items()))
 for where, open_file, readers in (
-    ("this disk", Path.read_bytes, 1),
+    ("in memory", Path.read_bytes, 1),
     ("1 ms per file", open_slowly, 1),
     ("1 ms per file", open_slowly, 8),
     ("1 ms per file", open_slowly, 32),
