@@ -1,11 +1,11 @@
 # %% [markdown]
 # # 00 · Start here
 #
-# In this course, you write one script that trains ResNet-50 v1.5, and make it faster, one change at a time. Each starts with a measurement: *where is the time going now?* On one H100, the changes took an earlier version, which read JPEG files, from 1,080 to 4,107 images per second (recorded; the figure is below). With several GPUs, you also measure what each GPU adds. On a laptop, you do the same with smaller images.
+# In this course, you write one script that trains ResNet-50 v1.5, and make it faster, one change at a time. Before each, you measure: *where is the time going now?* On one H100, the changes took an earlier version, which read JPEG files, from 1,080 to 4,107 images per second (recorded; the figure is below). With several GPUs, you also measure what each GPU adds. On a laptop, you do the same with smaller images.
 #
-# By the end, you will have trained a network and tested it on images, and will know what happens in a training step and why training is so expensive. You should know Python and the basics of deep learning: convolutions, losses and gradient steps. If you have trained networks often, run the first two code cells, and continue with [why training is expensive](#Why-training-is-expensive).
+# By the end of this notebook, you will have trained and tested a network, and will know what happens in a training step and why training is so expensive. You should know Python and the basics of deep learning: convolutions, losses and gradient steps. If you have trained networks often, run the first two code cells, and continue with [why training is expensive](#Why-training-is-expensive).
 #
-# **Time:** 15 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about a minute to run, plus a minute if the set-up has not generated the images
+# **Time:** 20 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about a minute to run, plus a minute if the set-up has not generated the images
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -27,6 +27,7 @@ session = workshop.start("00", profile)
 epochs = epochs or session.epochs
 os.chdir(session.folder)  # everything below is written here
 os.environ |= {"DATA": str(session.data_root), "EPOCHS": str(epochs), "SEED": str(seed)}
+count = len(list(Path(session.data_root, "train").glob("*/*.jpg")))  # training images
 for old in Path().glob("run-*.json"):
     old.unlink()
 
@@ -94,7 +95,6 @@ workshop.figure(fig, alt=alt)
 # %%
 import json
 
-count = len(list(Path(session.data_root, "train").glob("*/*.jpg")))
 for file in sorted(Path().glob("run-*.json")):
     report = json.loads(file.read_text())
     flags, seconds = report["env"]["axes"], report["env"]["seconds"]
@@ -114,13 +114,13 @@ session.note("first_top1", top1[-1], "%", "accuracy of your last run")
 #
 # **Predict:** with 8 images per step, how many steps per epoch? Does the run take longer? Is the network more accurate? **Your turn:** enter the accuracy in `guess`, set `BATCH=8` in the training cell, and rerun from the `guess` cell to the one above, which shows all runs.
 #
-# Then set it back to 32, and **predict** the share of waiting with one decoding thread: add `--data-nthreads 1`, run, compare. On a GPU, delete `--network tiny`, too: the default is ResNet-50 (one H100: 42 s, recorded).
+# Then set `BATCH=32` again, and **predict** the share of waiting with one decoding thread: add `--data-nthreads 1`, run, compare. On a GPU, delete `--network tiny`, too: the default is ResNet-50 (one H100: 42 s, recorded).
 #
-# <details><summary>Why?</summary>Linear scaling: four times as many steps at a quarter of the rate should end alike. But each step has a fixed cost: see notebook 02. One thread: if it decodes more slowly than the network computes, every step waits for the difference.</details>
+# <details><summary>Why?</summary>Four times as many steps at a quarter of the learning rate are meant to end alike (*linear scaling*, notebook 02). But each step has a fixed cost: see notebook 02. One thread: only if it decodes more slowly than the network computes does each step wait, for the difference.</details>
 #
 # ## What happens in a step
 #
-# Each step repeats the same work on the next batch. The processor reads JPEGs from storage, decodes and crops them, and copies the pixels to the device that computes, usually a GPU. The **forward** pass turns pixels into predictions and keeps each layer's output. The **loss** compares the predictions with the labels. The **backward** pass goes through the layers in reverse and uses the kept outputs to compute a gradient for every weight. If there are several devices, they **exchange** gradients, so that each uses the average. The **update** then changes the weights. The figure shows how much data moves where, for ResNet-50 and 64 images.
+# Each step repeats the same work on the next batch. The processor reads JPEGs from storage, decodes and crops them, and copies the pixels to the device that computes, usually a GPU. The **forward** pass turns pixels into predictions and keeps each layer's output. The **loss** compares the predictions with the labels. The **backward** pass goes through the layers in reverse and uses the kept outputs to compute a gradient for every weight. If there are several devices, they **exchange** gradients, so that each uses the average. The **update** then changes the weights. The figure shows how much data moves where, for ResNet-50 and 64 images. Later figures keep its colours.
 
 # %% tags=["folded"]
 batch, weights = 64, 25_557_032  # of ResNet-50
@@ -140,7 +140,7 @@ moves = [  # from, to, bend, text and its position
     (4, 5, 0, f"gradients,\n{weights * 4 / 1e6:.0f} MB", 8.0, 0.06),
     (2, 4, 0.25, f"each layer's output is kept: {kept:.1f} GB", 5.6, -0.53),
     (5, 2, -0.42, "the next step uses the new weights", 5.8, -1.04),
-    (4, 6, 0, f"gradients,\n{weights * 4 / 1e6:.0f} MB each way", 7.9, 0.4),
+    (4, 6, 0, f"gradients, at least\n{weights * 4 / 1e6:.0f} MB each way", 7.9, 0.4),
 ]
 fig, ax = plt.subplots(figsize=(9, 4))
 ax.set(xlim=(-1, 10.2), ylim=(-1.05, 1.5))
@@ -165,15 +165,26 @@ alt = f"{jpegs:.1f} MB of JPEGs, {pixels:.1f} MB of pixels, forward, loss, backw
 workshop.figure(fig, alt=f"A step as a diagram: {alt}, 102 MB of gradients exchanged, update")
 
 # %% [markdown]
-# Later figures keep these colours.
-#
 # ## Why training is expensive
 #
-# How long does one training run on ImageNet take? It has 1,281,167 training images, and the published recipe trains for 90 epochs. On one V100, a data-centre GPU from 2017, [NVIDIA's program](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) trains at 400.2 images per second in 32-bit precision (FP32) and at 1,442.6 in 16-bit (FP16). **Predict:** hours, days or weeks for each? And how many MB/s must storage deliver, at 115 KB per image?
+# How long does one training run on ImageNet take: 1,281,167 training images, and the published recipe's 90 epochs? On one V100, a data-centre GPU from 2017, [NVIDIA's program](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) trains at 400.2 images per second in 32-bit precision (FP32) and at 1,442.6 in 16-bit (FP16). **Predict:** hours, days or weeks for each? And how many MB/s must storage deliver, at 115 KB per image?
+#
+# **Your turn:** write the formula. The cell after it checks it, and uses it for three GPUs and for your run above.
+
 
 # %%
-from rn50lib import resnet
+def training_hours(images, epochs, rate):
+    """Return the hours of `epochs` passes over `images` images at `rate` images per second."""
+    return None  # your code
 
+
+# %%
+import json
+
+from rn50lib import resnet
+from workshop.lessons import nb00
+
+training_hours = nb00.check_hours(training_hours)
 images, megabytes, passes = 1_281_167, 147_897, 90  # ImageNet's training archive, epochs
 work = resnet.resnet(50, 1000).train_flops(224)  # of an image: forward, and twice that backward
 for gpu, key, most in (
@@ -182,75 +193,59 @@ for gpu, key, most in (
     ("H100, FP16", "h100.float16", "h100.fp16"),
 ):
     rate, took = session.results[f"{key}.ips"].value, session.results.get(f"{key}.hours")
-    peak, reached = session.results[most].value, rate * work / 1e12  # TFLOP/s
-    hours, storage = images * passes / rate / 3600, rate * megabytes / images
+    peak, kind = session.results[most].value, session.results[most].kind
+    hours, storage = training_hours(images, passes, rate), rate * megabytes / images
+    reached = rate * work / 1e12  # TFLOP/s
     print(f"{gpu}: {hours:.1f} h at {rate:,} images/s and {storage:.0f} MB/s of JPEGs;", end=" ")
     print(f"published: {took.value} h" if took else "the rate is recorded, on synthetic images")
-    print(f"  arithmetic: {reached:.0f} of the peak's {peak:g} TFLOP/s, or {reached / peak:.0%}")
+    print(f"  arithmetic: {reached:.0f} of {peak:g} TFLOP/s ({kind} peak), or {reached / peak:.0%}")
 print(f"{work / 1e9:.1f} billion operations per image,", end=" ")
 print(f"{images * passes * work:.1e} in all")
+for file in sorted(Path().glob("run-*.json")):
+    report = json.loads(file.read_text())
+    speeds, used = report["metrics"]["train.total_ips"], report["env"]["axes"]["network"]["value"]
+    own = resnet.tiny(12) if used == "tiny" else resnet.resnet(50, 12)
+    rate = sum(speeds) / len(speeds)  # without the first step of each epoch
+    seconds = 3600 * training_hours(count, len(speeds), rate)
+    print(f"your run ({used}, 64 px): {seconds:.0f} s at {rate:,.0f} images/s;", end=" ")
+    print(f"measured, with first steps: {sum(report['env']['seconds'].values()):.0f} s")
+    print(f"  arithmetic: {rate * own.train_flops(64) / 1e9:,.0f} GFLOP/s")
 
 # %% [markdown]
-# In FP32, the work is the cause: the V100 computes at 63% of its peak for over three days. In 16 bits, it explains less: the GPUs reach 28% and 17% of theirs. Where does the rest of the time go? That is the course's question.
+# In FP32, arithmetic is the cause: the V100 computes at 63% of its peak for over three days. In FP16, it explains less: the V100 reaches 28% of its data sheet's peak, the H100 17% of a measured one. Where does the rest of the time go? That is the course's question.
 #
-# FP16, with the larger batch it allows, cuts 82 hours to 23. That is 3.6 times as fast; half the bytes allow 2. The V100 also has Tensor Cores for 16-bit numbers (notebook 06). The H100 needs 6.6 hours only if it never waits for images. More GPUs help as long as the input keeps up: at the published 10,263.2 images/s, eight V100s read 1.2 GB/s.
+# FP16, with the larger batch it allows, cuts 82 hours to 23. That is 3.6 times as fast; half the bytes explain at most 2. The V100 also has Tensor Cores for 16-bit numbers (notebook 06). The H100 needs 6.6 hours only if it never waits for images. More GPUs help as long as the input keeps up: at the published 10,263.2 images/s, eight V100s read 1.2 GB/s.
 #
-# ## Where the course goes
-#
-# Each change to the script can move the bottleneck. Below are the notebooks, and the speed of published runs and of the course's script on an H100 after notebooks 02, 05, 06 and 08. Once your script has run, the figure shows your speeds instead.
+# **Your turn:** what would other data cost? Self-driving cars need such networks, and collect the data for them. A fleet has 100 cars with 8 cameras each. Every camera records 30 images per second for 2 hours a day, and one image in 1,000 is worth keeping. How many days would 90 epochs on a year's images take on a V100 at 1,442.6 images/s? Replace `None` with a call of `training_hours`.
 
 # %%
-workshop.course_map()
-workshop.ladder.figure()
-
-# %% [markdown]
-# ## Your turn
-#
-# What would other data cost? Self-driving cars need such networks, and collect their data. A fleet has 100 cars with 8 cameras each. Every camera records 30 images per second for 2 hours a day, and one image in 1,000 is worth keeping. The fleet collects images for `days` days. At `rate` images per second, how many days would 90 epochs on the kept images take? Replace `None` with your formula.
-
-
-# %%
-def training_days(days, rate):
-    """Return how many days 90 epochs on the fleet's images take."""
-    return None  # your code
-
-
-# %% tags=["folded"]
-yours = training_days(days=365, rate=1442.6)  # one V100, FP16
-kept = 100 * 8 * 30 * (2 * 60 * 60) / 1000  # images per day
-factor = (yours or 0) / (90 * 365 * kept / 1442.6 / (24 * 60 * 60))
-hints = {24: "these are hours", 1440: "these are minutes", 86400: "these are seconds"}
-hints |= {1 / 90: "the 90 epochs are missing", 1000: "only one image in 1,000 is kept"}
-hints |= {1 / 8: "a car has 8 cameras", 12: "a camera records 2 hours a day"}
-if yours is None:
-    print("Nothing returned yet. Put your formula after `return` above, then run both cells.")
-elif abs(factor - 1) > 0.01:
-    close = [text for size, text in hints.items() if abs(factor / size - 1) < 0.01]
-    print(f"{yours:.4g} is {factor:.4g} times the right answer", *close, sep=": ")
-elif abs(training_days(730, 721.3) / yours - 4) > 0.04:
-    print("Right for these two numbers only: use `days` and `rate` in your formula.")
-else:
-    more = ", ".join(f"{training_days(365, rate):.1f}" for rate in (10263.2, 4833))
-    print(f"Right: a year of data is {365 * kept / 1_281_167:.0f} times ImageNet. It takes")
-    print(f"{yours:.1f} days on a V100; on eight (published) and one H100 (recorded): {more}.")
+days = None  # your code
+nb00.check_fleet(days)
 
 # %% [markdown]
 # <details><summary>A solution</summary>
 #
 # ```python
-# def training_days(days, rate):
-#     images = days * 100 * 8 * 30 * (2 * 60 * 60) / 1000
-#     return 90 * images / rate / (24 * 60 * 60)
+# days = training_hours(365 * 100 * 8 * 30 * (2 * 60 * 60) / 1000, 90, 1442.6) / 24
 # ```
 #
 # A year is 49 times ImageNet: 45.5 days on a V100, 6.4 on eight, 13.6 on one H100.
 #
 # </details>
 #
+# ## Where the course goes
+#
+# Below are the notebooks, and the speed of published runs and of the course's script on an H100 after notebooks 02, 05, 06 and 08. Its first version, in float32, is slower than a V100 in FP16. Once your script has run, the figure shows your speeds instead.
+
+# %%
+workshop.course_map()
+workshop.ladder.figure()
+
+# %% [markdown]
 # ## If something does not work
 #
 # - **Errors of `rn50` are one line long**: what is wrong, and how to fix it. [docs/troubleshooting.md](../docs/troubleshooting.md) explains common ones.
 # - **`rn50 doctor`**, in a terminal, checks your machine and suggests a fix for each problem.
 # - **To restore a notebook**, run `rn50 workshop reset 00`. It keeps a copy of your version.
 #
-# The next notebook packs a folder of JPEGs into files that a training run can read quickly.
+# The run above read packed images (`recordio`). The next notebook packs them, and asks whether that pays.

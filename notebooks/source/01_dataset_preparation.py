@@ -81,7 +81,7 @@ fig.suptitle("Six classes, and six images of one")
 workshop.figure(fig, alt=f"Images of {', '.join(sorted(per_class)[:6])}, and six of speed-30")
 
 # %% [markdown]
-# These images are generated. They vary less than real photos do, but in some of the same ways: signs are small, tilted, dirty or half hidden, and some images are dark. Crops must fit portrait images, too, and grey ones must become RGB.
+# These images are generated. They vary less than photos do, but in some of the same ways: signs are small, tilted, dirty or half hidden, and some images are dark. Crops must fit portrait images, too, and grey ones must become RGB.
 #
 # ## From folder to label
 #
@@ -98,7 +98,7 @@ print("labels in train:", in_train)
 print(f"labels in val:   {in_val}\na perfect model would score {perfect:.1f}% top-1")
 
 # %% [markdown]
-# The missing folder shifts every label after it. With a plain folder loader, nothing crashes and the training loss looks healthy; only the validation accuracy is poor. (`rn50` compares the two sets of folders and refuses to start if they differ.) So keep the list of classes next to the data, and look at some validation images with their labels.
+# The missing folder shifts every label after it; only the classes before it still count as right. With a plain folder loader, nothing crashes and the training loss looks healthy. (`rn50` compares the two sets of folders and refuses to start if they differ.) So keep the list of classes next to the data, and look at some validation images with their labels.
 #
 # ## ImageNet's archives
 #
@@ -115,7 +115,7 @@ print(f"labels in val:   {in_val}\na perfect model would score {perfect:.1f}% to
 # echo true classes of val: $(cat $kit/data/ILSVRC2012_validation_ground_truth.txt)
 
 # %% [markdown]
-# The last line gives a number for each validation image. In this small kit, 1 is `n06874185`, 2 is `n02835271` and 3 is `n06794110`; the labels follow the sorted order. **Predict:** if you use that number minus 1 as the label, how many of the six labels are right?
+# The last line gives each validation image a number. In this small kit, 1 is `n06874185`, 2 is `n02835271` and 3 is `n06794110`; labels follow the sorted order. **Predict:** if you use that number minus 1 as the label, how many of the six labels are right?
 #
 # `data_prep.imagenet` unpacks such archives, including the real ones, into class folders.
 
@@ -138,7 +138,7 @@ print(f"{np.sum(numbers - 1 == labels)} of {len(labels)} are equal")
 #
 # ## Pack with `im2rec`
 #
-# Training from the folder works: why pack it? Opening a million files takes time, and one file is easier to copy, check and delete. Whether that pays, you measure below.
+# Training from the folder works: why pack it? Opening a million files takes time, and one file is easier to copy, check and delete. You measure below whether that pays.
 #
 # RecordIO was MXNet's format. MXNet was retired in 2023, but DALI [still reads it](https://docs.nvidia.com/deeplearning/dali/user-guide/docs/operations/nvidia.dali.fn.readers.mxnet.html). It is simple, and the published runs used it. Today you will more often meet MosaicML's MDS, Parquet, or WebDataset (tar), which you write below: the idea is the same.
 #
@@ -199,7 +199,7 @@ print(f"{len(val):,} records, {np.sum(words == 0xCED7230A):,} aligned magic numb
 print(f"In random bytes of ImageNet's size, you would expect {ARCHIVE / 4 / 2**32:.1f} of them")
 
 # %% [markdown]
-# One rule is still missing. A reader that has lost its place searches for the magic number, so it must not occur elsewhere at a 4-byte boundary. If the content has it there, MXNet's writer drops it and splits the record, into parts of kind 1 (first), 2 (middle) and 3 (last); the reader puts it back.
+# One rule is still missing. A reader that has lost its place searches for the magic number, so it must not occur elsewhere at a 4-byte boundary. If the content has it there, MXNet's writer drops it and splits the record there into parts of kind 1 (first), 2 (middle) and 3 (last); the reader puts it back.
 #
 # ImageNet has about 8.6 such numbers if JPEG bytes are close to random: a reader that ignores the rule truncates those images. You implement the rule in exercise `ex01.frame`.
 #
@@ -275,9 +275,9 @@ with tarfile.open(shards[0]) as tar:
 # %% [markdown]
 # A tar file has no index: you read it from front to back, and shuffle whole shards, then samples within a buffer.
 #
-# The next cell reads all validation images, without decoding them, in four ways: one file per image in random order, records in random order, records from front to back, and tar shards from front to back. The four take turns, each **warm** (data in memory) and **cold** (after asking the operating system to drop it; not on macOS).
+# The next cell reads all validation images, without decoding them, in four ways: one file per image in random order, records in random order, records from front to back, and tar shards from front to back. The four take turns, **warm** (data in memory) and **cold** (after the operating system is asked to drop it; macOS cannot).
 #
-# **Predict:** by what factor do records in order beat files at random, warm and cold? Will tar be as fast?
+# **Predict:** by what factor are records in order faster than files at random, warm and cold? Is tar as fast as records?
 
 # %%
 import random
@@ -337,7 +337,7 @@ training = nb01.training_speed()  # images/s: trains ResNet-50 at 224 px for a f
 needed = session.results["published.v100.8gpu.fp16.ips"].value
 fast = session.results["published.h100.8gpu.ips"].value  # NVIDIA, MLPerf Training v4.0
 middle = {key: np.median(values) for key, values in rates.items()}
-fig, axes = plt.subplots(2, 1, figsize=(9, 4.8))
+fig, axes = plt.subplots(2, 1, figsize=(9, 4.8), sharex=True)
 for ax, cache in zip(axes, ("warm", "cold"), strict=True):
     shown = {way.__name__.replace("_", " "): rates[way.__name__, cache] for way in ways}
     workshop.ranges(ax, shown, "input")
@@ -362,36 +362,46 @@ print(f"the price of packing: a second copy of the data, {overhead:.2f}% larger 
 session.note("cold_gain", gain.median, "times", "records in order over files, cold")
 
 # %% [markdown]
-# A ratio is the median of the turns, with its range: the difference is clear if all are on one side of 1. *Records at random* opens one file instead of one per image. *Records in order* lets the system read ahead if the cache is cold. The last bar shows a reader, not tar: `tarfile` parses two entries per image in Python.
+# A ratio is the median of the turns, with its range: the difference is clear if all are on one side of 1. *Records at random* opens one file instead of one per image. If the cache is cold, *records in order* may also gain from reading ahead. The last warm bar shows a reader, not tar: `tarfile` parses two entries per image in Python.
 #
 # ## Would you pack?
 #
-# Packing costs a second copy, which you pack again whenever the data changes. For speed, one comparison decides: can readers open files as fast as training uses images? Here, even "cold" files are cheap to open, as `forget` has just opened them. On shared storage, opening a file takes a round trip over the network, say 1 ms.
+# Packing costs a second copy, which you pack again whenever the data changes. For speed, one comparison decides: can readers open files as fast as training uses images? Here, even "cold" files are cheap to open, as `forget` has just opened them. On shared storage, opening a file takes a round trip over the network; `open_slowly` assumes 1 ms.
 #
-# **Your turn:** write the decision. `wanted` is in images/s, and `seconds` is what one reader needs to open and read a file. **Predict** the four answers below.
+# **Your turn:** measure how far readers add up. Call `open_file(file)` for each file in a `ThreadPoolExecutor` with `readers` threads, and return files per second. **Predict** the rate of 8 and 32 readers.
 
 
 # %%
-def should_pack(wanted, seconds, readers):
-    """Return True if `readers` in parallel read single files too slowly."""
+from concurrent.futures import ThreadPoolExecutor  # noqa: F401
+
+
+def open_slowly(file):
+    time.sleep(0.001)  # the assumed round trip
+    return Path(file).read_bytes()
+
+
+def reading_rate(open_file, files, readers):
+    """Return the files/s at which `readers` threads together open and read `files`."""
     return None  # your code
 
 
 # %%
-should_pack = nb01.check_decision(should_pack)
-local = 1 / middle["files_at_random", "cold"]
-for where, wanted, seconds, readers in (
-    ("this machine, its disk", training, local, 1),
-    ("8 V100s, shared storage", needed, 0.001, 8),
-    ("8 V100s, shared storage", needed, 0.001, 32),
-    ("8 H100s, shared storage", fast, 0.001, 32),
+reading_rate = nb01.check_rate(reading_rate)
+users = {"this machine": training, "8 V100s": needed, "8 H100s (MLPerf)": fast}
+print("images/s wanted:", ", ".join(f"{name} ({wanted:,.0f})" for name, wanted in users.items()))
+for where, open_file, readers in (
+    ("in memory", Path.read_bytes, 1),
+    ("1 ms per file", open_slowly, 1),
+    ("1 ms per file", open_slowly, 8),
+    ("1 ms per file", open_slowly, 32),
 ):
-    print(f"{where:24} {readers:2} reader(s): {readers / seconds:7,.0f} files/s,", end=" ")
-    print(f"{readers / seconds / wanted:5,.1f} times the need:", end=" ")
-    print("pack" if should_pack(wanted, seconds, readers) else "no need")
+    rate = np.median([reading_rate(open_file, val, readers) for _ in range(3)])
+    print(f"{where:13} {readers:2} reader(s): {rate:6,.0f} files/s;", end=" ")
+    verdicts = {name: "pack" if rate < wanted else "no need" for name, wanted in users.items()}
+    print(*(f"{name}: {verdict}" for name, verdict in verdicts.items()), sep=", ")
 
 # %% [markdown]
-# So packing gains no speed if enough readers open files faster than training uses them. (Shared storage may not serve 32 readers at full speed: measure yours.) Nor does it help a slow decoder, as the next section shows.
+# If 8 readers are not 8 times as fast as one, something else limits them: Python, for example, runs one thread at a time. Packing gains no speed if readers are faster than training: measure your own storage. Nor does it help a slow decoder, as the next section shows.
 #
 # ## Resize or re-encode?
 #
@@ -439,7 +449,7 @@ print(*(f"{name}: {np.ceil(speed / one):.0f}" for name, speed in speeds.items())
 print(f"This machine has {session.machine.cores}.")
 
 # %% [markdown]
-# `share` is decoding's share of the time (warm cache). Near 100%, only the decoder matters (notebooks 04 and 05). If a GPU needs more cores than its machine has, no format helps: let the GPU decode, or store smaller images.
+# `share` is decoding's share of the time (warm cache). Near 100%, no file format helps. Training also crops and scales, so it needs more cores (notebook 02). If a machine lacks them, let the GPU decode (05), or store smaller images.
 #
 # Those have a price. `error` is the mean change of a pixel. Quality 95 hardly changes the mean size: these files were written with 91 to 95. Resizing removes detail: ImageNet's recipe enlarges crops of as little as 5% of the area to 224 × 224. From a 500 × 375 image, such a crop has about 97 × 97 real pixels, but only 66 × 66 after resizing to 256.
 #
@@ -508,17 +518,20 @@ damaged.flush()
 print(f"byte {at:,} was {packed[at]:#04x} and is now {damaged[at]:#04x}")
 
 # %% language="bash" magic_args="-e"
-# python -m data_prep.verify damaged/val.rec 2>&1 || status=$?
+# python -m data_prep.verify damaged/val.rec > first.txt 2>&1 && status=0 || status=$?
+# grep -A 1 "^error" first.txt
 # echo "exit status $status"
 # rm damaged/val.crc
 # echo "--- again, without the checksums"
 # python -m data_prep.verify damaged/val.rec > again.txt 2>&1 && status=0 || status=$?
-# tail -n 2 again.txt
+# grep "images read" again.txt
 # echo "exit status $status"
 # echo "--- the odd files"
 # python -m data_prep.im2rec --list --recursive odd-records/odd odd
 # python -m data_prep.im2rec --pass-through --skip-bad odd-records/odd odd 2>&1
-# python -m data_prep.verify odd-records/odd.rec 2>&1 || echo "exit status $?"
+# python -m data_prep.verify odd-records/odd.rec > odd.txt 2>&1 && status=0 || status=$?
+# grep -A 1 "^error" odd.txt
+# echo "exit status $status"
 
 # %% [markdown]
 # Without checksums, no error is left: the exit status is 0 (the decoder may warn). For record files from elsewhere, add checksums with `python -m data_prep.im2rec --checksums PREFIX` once you trust the files.
@@ -537,4 +550,4 @@ print(f"byte {at:,} was {packed[at]:#04x} and is now {damaged[at]:#04x}")
 #
 # **Try it:** also pack at quality 30 (add it to the loop, and `"quality30": "quality 30"` to `choices`), and compare size and error.
 #
-# Notebook 02 reads the folder, 05 TFRecord shards, which have checksums.
+# Notebook 02 reads the folder. 04 writes TFRecord shards, which have checksums; 05 reads them.

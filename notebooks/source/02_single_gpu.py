@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 02 · One GPU
 #
-# After this notebook, you have a training script for ResNet-50 v1.5 that you understand line by line, and you know where its time goes.
+# Notebook 01 prepared the images. Now you write a script that trains ResNet-50 v1.5 on them, and find out where its time goes.
 #
 # **Time:** 60 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 3 minutes to run
 
@@ -104,11 +104,11 @@ print(*(part for part in model.layer2[0].children() if isinstance(part, torch.nn
 # rn50 run --preset RN50_FP16_8GPU --print recipe
 
 # %% [markdown]
-# The next cells use three of its numbers: momentum, weight decay and the **learning rate**. The rate is 0.1 for 256 images and scales with the **global batch** (that of all GPUs): with twice the batch, an epoch has half as many steps, so each goes twice as far (**linear scaling**). Early on, that is too far, so a **warm-up** raises the rate from zero over five epochs. Later, the rate drops tenfold three times. You write this schedule in `ex02.schedule`.
+# The next cells use three of its numbers: momentum, weight decay and the **learning rate**. The rate is 0.1 for 256 images and scales with the **global batch**, of all GPUs: with twice the batch, an epoch has half as many steps, so each goes twice as far (**linear scaling**). Early on, that is too far, so a **warm-up** raises the rate from zero over five epochs. Later, the rate drops tenfold three times. You write this schedule in `ex02.schedule`; `train.py` leaves it out, like the recipe's mirroring, crop shapes, mean and standard deviation.
 #
 # ## Write the step
 #
-# Each step takes a batch, computes the loss (`F.cross_entropy`), finds the gradient of every weight (`backward`), and moves each weight a little against its gradient. **Your turn:** write one step. PyTorch adds new gradients to the old ones, so erase those first. Return `loss.detach()`: the loss, without the graph and its tensors.
+# Each step takes a batch, computes the loss (`F.cross_entropy`), finds the gradient of every weight (`backward`), and moves each weight a little against its gradient. **Your turn:** write one step. PyTorch adds new gradients to the old ones, so erase those first. Return `loss.detach()`: the loss, without the graph and its tensors. The cell after it checks three of your steps, then briefly trains the faster 18-layer version.
 
 
 # %%
@@ -116,9 +116,6 @@ def training_step(model, optimizer, images, labels):
     """Train on one batch; return the loss, without its graph."""
     return None  # your code
 
-
-# %% [markdown]
-# The next cell compares three of your steps with a reference. Then it briefly trains the 18-layer version, which is faster.
 
 # %%
 training_step = nb02_checks.check_step(training_step)
@@ -138,7 +135,7 @@ print(f"loss {losses[0]:.2f} at the start, {np.mean(losses[-5:]):.2f} in the las
 #
 # ## Does it learn?
 #
-# Only unseen images can tell. The next cell measures the share of right answers on centre crops: with `model.eval()`, then without it, for images sorted by class and for shuffled ones. In training mode, batch norm uses the statistics of the current batch. **Predict** all three accuracies.
+# Only unseen images can tell. The next cell measures the accuracy on centre crops: with `model.eval()`, then without it, for images sorted by class and for shuffled ones. In training mode, batch norm uses the statistics of the current batch. **Predict** all three accuracies.
 
 
 # %%
@@ -186,7 +183,7 @@ mine = nb02_checks.check_script(script)
 # %% [markdown]
 # `main` names the parts of your step for the profiler, and times input and computation.
 #
-# A GPU works through a queue: Python adds work and moves on. A clock that does not wait measures only how fast Python fills the queue. That is why `now()` calls `synchronize()`. But then Python cannot prepare a step while the GPU computes the one before; you measure that below.
+# A GPU works through a queue: Python adds work and moves on. A clock that does not wait measures only how fast Python fills the queue. That is why `now()` calls `synchronize()`. But then Python cannot prepare a step while the GPU computes the one before; on a GPU, you measure the cost below.
 #
 # ## Where is the time going?
 #
@@ -206,6 +203,7 @@ input_ms, compute_ms = rung["input_ms"], rung["compute_ms"]
 waiting = 100 * input_ms / (input_ms + compute_ms)
 print(f"a step: {input_ms:.1f} ms of input and {compute_ms:.1f} ms of computation;", end=" ")
 print(f"{waiting:.0f}% is waiting for input, and you expected {guess}%")
+session.note("ladder_1_ips", rung["images_per_s"], "img/s", "speed of your script")
 
 # %% [markdown]
 # Each version of the script is a **rung** of the **ladder**, a figure that begins in notebook 03; yours is the first. The batch stays the same, so that rungs differ by one change.
@@ -221,120 +219,43 @@ print(f"{waiting:.0f}% is waiting for input, and you expected {guess}%")
 # **Predict:** what share of a step is convolution, and which kind is second?
 
 # %%
-_ = workshop.trace("trace.json.gz")
+by_kind = workshop.trace("trace.json.gz")  # ms of a step
 step = 1000 * 256 / session.results["h100.float16.ips"].value  # ms
-print(f"One H100 (recorded; float16, batch 256, another program): {step:.0f} ms,", end=" ")
+print(f"One H100 (recorded; float16, batch 256, the library): {step:.0f} ms,", end=" ")
 kinds = {kind: session.results[f"h100.{kind}.ms"].value / step
          for kind in ("convolution", "batch norm", "ReLU", "addition")}  # fmt: skip
 print(*(f"{kind} {share:.0%}" for kind, share in kinds.items()), sep=", ")
 
 # %% [markdown]
-# Faster arithmetic helps convolutions; normalisation, pointwise (ReLU and additions), copy and optimizer mostly move data (see 06): the larger part on the H100. `waiting` is loading a batch on a CPU, and any time without a kernel or copy on a GPU; `other` has max pooling, the loss and Python.
+# Faster arithmetic helps convolutions; normalisation, pointwise (ReLU and additions), copy and optimizer mostly move data (see 06), and take most of the H100's step. On a CPU, `waiting` is loading a batch; on a GPU, it is any time without a kernel or copy. `other` has max pooling, the loss and Python.
 #
-# ### Can you feed the device faster?
+# The H100's 29% is the middle of its bounds, 25% and 32%.
 #
-# A faster device needs a faster input. First the input alone: the next cell loads batches at 224 pixels, and uses none. **Predict** the images/s of one worker, and how many workers your device, a V100 in FP32 and an H100 in FP16 need.
+# **Your turn:** which kind is worth attacking? Write the speed-up if a kind took no time.
+
 
 # %%
-large = Photos(session.data_root / "train", 224)
+def most_gain(ms, kind):
+    """Return how many times as fast a step is if `kind` takes no time; `ms` has all kinds."""
+    return None  # your code
 
-
-def whole_rounds(workers):
-    """Return at least four steps, equally many per worker: their batches arrive in bursts."""
-    return max(1, workers) * math.ceil(4 / max(1, workers))
-
-
-def input_rate(workers):
-    """Return images/s of loading batches of 32."""
-    warm_up, steps = 2 * workers + 1, whole_rounds(workers)  # each worker has two batches ready
-    order = torch.utils.data.RandomSampler(large, True, 32 * (warm_up + steps))
-    batches = iter(DataLoader(large, 32, sampler=order, num_workers=workers))
-    for _ in range(warm_up):
-        next(batches)
-    begin = time.perf_counter()
-    for _ in range(steps):
-        next(batches)
-    return 32 * steps / (time.perf_counter() - begin)
-
-
-counts = [count for count in (0, 1, 2, 4, 8) if count <= session.machine.cores]
-turns = [[input_rate(workers) for workers in counts] for _ in range(session.turns)]
-for workers, speeds in zip(counts, zip(*turns, strict=True), strict=True):
-    print(f"workers: {workers}, {np.median(speeds):6.0f} images/s at 224 px", end=" ")
-    print(f"({min(speeds):.0f} to {max(speeds):.0f}, n = {len(speeds)})")
-one = np.median(speeds) / workers  # of the most workers
-for what, wanted in {
-    f"At {session.image_size} px, your script computes": 1000 * session.rung_batch / compute_ms,
-    "At 224 px, a V100 in FP32 trains": session.results["published.v100.1gpu.fp32.ips"].value,
-    "At 224 px, an H100 in FP16 trains": session.results["h100.float16.ips"].value,
-}.items():
-    print(f"{what} {wanted:,.0f} images/s: work for {wanted / one:.1f} of these workers")
-
-# %% [markdown]
-# With 0 workers, the loop itself decodes; with 1, each batch also moves between processes. The next cell trains with 0, 2 and more workers, and times each step and its wait for a batch. **Predict:** from 0 to 2 workers, does the step shrink by as much as the wait?
-#
-# **Your turn:** each further row of `tries` adds a change. **Predict** which one helps most, write rows like the last line, and rerun. (A CPU has no copy to overlap and no queue: only the third can help there.)
-#
-# - `"pin": True`: batches in pinned memory, which a GPU copies while Python continues (`non_blocking=True`);
-# - `"wait": False`: wait for the GPU only at the end;
-# - `"layout": torch.channels_last`: each pixel's channels next to each other in memory, which convolutions may prefer.
 
 # %%
-most = max(2, counts[-1])
-tries = {f"{count} workers": {"workers": count} for count in sorted({0, 2, most})}
-# tries["+ pinned memory"] = {"workers": most, "pin": True}
-full = Photos(session.data_root / "train", session.image_size)
-
-
-def feed(workers, pin=False, wait=True, layout=torch.contiguous_format):
-    """For each turn, yield the ms of a training step, and those of its wait for a batch.
-
-    The workers stay alive. With `wait`, the loop synchronises with a GPU after every step.
-    """
-    network = ResNet(resnet.resnet(50, num_classes=12)).to(device, memory_format=layout)
-    optimizer = torch.optim.SGD(network.parameters(), lr=0.001)
-    lead, steps = 2 * workers + 1, whole_rounds(workers)  # lead: uses up the ready batches
-    order = torch.utils.data.RandomSampler(full, True, 10**6)
-    batches = iter(
-        DataLoader(full, session.rung_batch, sampler=order, num_workers=workers, pin_memory=pin)
-    )
-    while True:
-        times = []
-        for step in range(-lead, steps):
-            begin = time.perf_counter()
-            images, labels = next(batches)
-            ready = time.perf_counter()
-            images = images.to(device, memory_format=layout, non_blocking=pin)
-            training_step(network, optimizer, images, labels.to(device, non_blocking=pin))
-            if device.type == "cuda" and (wait or step in (-1, steps - 1)):
-                torch.cuda.synchronize()
-            if step >= 0:
-                times.append((time.perf_counter() - begin, ready - begin))
-        yield 1000 * np.mean(times, axis=0)
-
-
-feeds = [feed(**row) for row in tries.values()]
-ms = np.array([[next(each) for each in feeds] for _ in range(session.feed_turns)])
-del feeds  # ends the workers
-for i, (name, (whole, waited)) in enumerate(zip(tries, np.median(ms, 0), strict=True)):
-    print(f"{name:15} {1000 * session.rung_batch / whole:7.1f} images/s,", end=" ")
-    print(f"{waited:5.1f} ms waiting + {whole - waited:5.1f} ms computing", end="")
-    above = workshop.ratio(ms[:, i - 1, 0] / ms[:, i, 0]) if i else ""
-    print("; speed over the row above:" if i else "", above)
+most_gain = nb02_checks.check_gain(most_gain)
+for kind in ("waiting", "convolution", "normalisation", "pointwise"):
+    print(f"without {kind}: at most {most_gain(by_kind, kind):.2f} × as fast")
+share = kinds["convolution"]
+h100 = most_gain({"convolution": share, "other": 1 - share}, "convolution")
+print(f"the H100 without convolution: at most {h100:.2f} × as fast")
 
 # %% [markdown]
-# If computing takes longer with workers, they compete with it, for cores or for memory. A difference is clear if the ratios of all turns are on one side of 1.
-#
-# On a GPU, if pinning helps, put it into `runs/train.py`:
-#
-# 1. Add `pin_memory=True` to the `DataLoader`, and `non_blocking=True` to both `.to(device)`. Keep `now()`, and leave out `channels_last`, which the ladder refuses until notebook 08.
-# 2. Rerun its check, then the `race` cell with the best number of workers.
+# 04 and 05 reduce waiting; 06 speeds up convolutions, and halves the bytes of the rest. First, the batch.
 #
 # ## Does a larger batch help?
 #
-# The next cell doubles the batch up to a limit or until two doublings gain under 5%. **Predict:** by what factor does the largest batch beat a batch of 2 in images/s?
+# The next cell doubles the batch up to a limit or until two doublings gain under 5%. **Predict:** by what factor does the largest batch beat the script's in images/s?
 #
-# A gain suggests a fixed cost: each step launches hundreds of operations and reads each weight. If so, a step takes *fixed + batch × time per image*: images/s rise, then flatten.
+# A gain suggests a fixed cost, such as launching operations and reading weights. If so, a step takes *fixed + batch × time per image*: images/s rise, then flatten.
 
 
 # %%
@@ -369,7 +290,8 @@ each, fixed = np.polyfit(counts, seconds, 1, w=1 / seconds)
 off = np.abs((fixed + each * counts) / seconds - 1).max()
 line = f"{1000 * fixed:.0f} ms + batch × {1000 * each:.1f} ms"
 print(f"Fitted: {line}. The times differ from it by up to {off:.0%}.")
-gain = f"A batch of {last} is {rates[last] / rates[2]:.1f} × as fast per image as one of 2"
+base = session.rung_batch if session.rung_batch in rates else 2
+gain = f"A batch of {last} is {rates[last] / rates[base]:.1f} × as fast per image as one of {base}"
 fig, axes = plt.subplots()
 for count, found in turns.items():
     axes.plot([count] * len(found), found, "o", color="black")
@@ -428,20 +350,109 @@ if device.type == "cuda":
     print(f"16 images: predicted {(fixed + 16 * per_image) / 1e9:.2f} GB, peak {peak / 1e9:.2f} GB")
 
 # %% [markdown]
-# By this count, both published batches need little more than half of a V100's memory. The count halves every byte for FP16, and leaves out the gradients of activations, cuDNN's workspace and DALI's buffers; the published runs used MXNet. On a GPU, *peak* shows what it misses.
+# By this count, both published batches need little more than half of a V100's memory. The count halves the activations for FP16, and leaves out the gradients of activations, cuDNN's workspace and DALI's buffers; the published runs used MXNet. On a GPU, *peak* shows what it misses.
 #
-# ## How long would a whole run take?
+# ## Can you feed the device faster?
 #
-# The recipe for the road signs trains for 9 epochs. **Predict** the minutes from your script's images/s. The table has recorded runs of the library (64 pixels, batch 32), and NVIDIA's on ImageNet:
+# A faster device needs a faster input. The next cell only loads batches, at 224 pixels. Unlike notebook 01, it also crops, scales and stacks. **Predict** the images/s of one worker, and how many workers a V100 in FP32 and an H100 in FP16 need.
 
-# %% tags=["results"]
-minutes = 9 * len(photos) / rung["images_per_s"] / 60
-print(f"{session.image_size} px, batch {session.rung_batch}: 9 epochs take {minutes:.1f} minutes")
-runs = ("roadsigns.resnet50.float32.minutes", "roadsigns.h100.seconds")
-session.expect(dict.fromkeys([*runs, "published.v100.1gpu.fp32.hours"]))
-session.note("ladder_1_ips", rung["images_per_s"], "img/s", "speed of your script")
+# %%
+large = Photos(session.data_root / "train", 224)
+
+
+def whole_rounds(workers):
+    """Return at least four steps, equally many per worker: their batches arrive in bursts."""
+    return max(1, workers) * math.ceil(4 / max(1, workers))
+
+
+def input_rate(workers):
+    """Return images/s of loading batches of 32."""
+    warm_up, steps = 2 * workers + 1, whole_rounds(workers)  # each worker has two batches ready
+    order = torch.utils.data.RandomSampler(large, True, 32 * (warm_up + steps))
+    batches = iter(DataLoader(large, 32, sampler=order, num_workers=workers))
+    for _ in range(warm_up):
+        next(batches)
+    begin = time.perf_counter()
+    for _ in range(steps):
+        next(batches)
+    return 32 * steps / (time.perf_counter() - begin)
+
+
+counts = [count for count in (0, 1, 2, 4, 8) if count <= session.machine.cores]
+turns = [[input_rate(workers) for workers in counts] for _ in range(session.turns)]
+for workers, speeds in zip(counts, zip(*turns, strict=True), strict=True):
+    print(f"workers: {workers}, {np.median(speeds):6.0f} images/s at 224 px", end=" ")
+    print(f"({min(speeds):.0f} to {max(speeds):.0f}, n = {len(speeds)})")
+one = np.median(speeds) / workers  # of the most workers
+devices = {
+    "a V100 in FP32": session.results["published.v100.1gpu.fp32.ips"].value,
+    "an H100 in FP16": session.results["h100.float16.ips"].value,
+}
+if session.image_size == 224:
+    devices["your device"] = 1000 * session.rung_batch / compute_ms
+for device_name, wanted in devices.items():
+    print(f"{device_name} trains {wanted:,.0f} images/s: work for {wanted / one:.1f} workers")
 
 # %% [markdown]
+# With 0 workers, the loop itself decodes; with 1, each batch also moves between processes. The next cell trains with 0, 2 and more workers, and times each step and its wait for a batch. **Predict:** from 0 to 2 workers, does the step shrink by as much as the wait?
+#
+# **Your turn:** each further row of `tries` adds a change. **Predict** which one helps most, write rows like the last line, and rerun. (A CPU has no copy to overlap and no queue: only the third can help there.)
+#
+# - `"pin": True`: batches in pinned memory, which a GPU copies while Python continues (`non_blocking=True`);
+# - `"wait": False`: wait for the GPU only at the end (*computing* is then the time to queue);
+# - `"layout": torch.channels_last`: each pixel's channels next to each other in memory, which convolutions may prefer.
+
+# %%
+most = max(2, counts[-1])
+tries = {f"{count} workers": {"workers": count} for count in sorted({0, 2, most})}
+# tries["+ pinned memory"] = {"workers": most, "pin": True}
+full = Photos(session.data_root / "train", session.image_size)
+
+
+def feed(workers, pin=False, wait=True, layout=torch.contiguous_format):
+    """For each turn, yield the ms of a training step, and those of its wait for a batch.
+
+    The workers stay alive. With `wait`, the loop synchronises with a GPU after every step.
+    """
+    network = ResNet(resnet.resnet(50, num_classes=12)).to(device, memory_format=layout)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.001)
+    lead, steps = 2 * workers + 1, whole_rounds(workers)  # lead: uses up the ready batches
+    order = torch.utils.data.RandomSampler(full, True, 10**6)
+    batches = iter(
+        DataLoader(full, session.rung_batch, sampler=order, num_workers=workers, pin_memory=pin)
+    )
+    while True:
+        times = []
+        for step in range(-lead, steps):
+            begin = time.perf_counter()
+            images, labels = next(batches)
+            ready = time.perf_counter()
+            images = images.to(device, memory_format=layout, non_blocking=pin)
+            training_step(network, optimizer, images, labels.to(device, non_blocking=pin))
+            if device.type == "cuda" and (wait or step in (-1, steps - 1)):
+                torch.cuda.synchronize()
+            if step >= 0:
+                times.append((time.perf_counter() - begin, ready - begin))
+        yield 1000 * np.mean(times, axis=0)
+
+
+feeds = [feed(**row) for row in tries.values()]
+ms = np.array([[next(each) for each in feeds] for _ in range(session.feed_turns)])
+del feeds  # ends the workers
+for i, (name, (whole, waited)) in enumerate(zip(tries, np.median(ms, 0), strict=True)):
+    print(f"{name:15} {1000 * session.rung_batch / whole:7.1f} images/s,", end=" ")
+    print(f"{waited:5.1f} ms waiting + {whole - waited:5.1f} ms computing", end="")
+    above = workshop.ratio(ms[:, i - 1, 0] / ms[:, i, 0]) if i else ""
+    print("; speed over the row above:" if i else "", above)
+
+# %% [markdown]
+# If computing takes clearly longer with workers, they compete with it, for cores or for memory. The ratio is the median over the turns; a difference is clear if all are on one side of 1.
+#
+# On a GPU, if pinning helps, put it into `runs/train.py`:
+#
+# 1. Add `pin_memory=True` to the `DataLoader`, and `non_blocking=True` to both `.to(device)`. Keep `now()`, and leave out `channels_last`, which the ladder refuses until notebook 08.
+# 2. Rerun its check, then the `race` cell with the best number of workers.
+#
 # ## What does a long run need?
 #
 # A run that takes hours or days has to survive failures and time limits, so it saves checkpoints and resumes from them. `rn50 run` does both.
@@ -485,7 +496,7 @@ for what, state in {"weights": saved[:1], "weights and momentum": saved}.items()
 #
 # - A training script takes about a hundred lines.
 # - Many mistakes raise no error, so check the accuracy on unseen images in `eval()` mode.
-# - On separate hardware, input and computation overlap, and only the slower counts; on shared cores, both do. Time the parts, then trace the slow one.
+# - On separate hardware, input and computation overlap, and only the slower counts; on shared cores, both count. Time the parts, then trace the slow one.
 # - Activations fill the memory; they grow with the batch.
 # - The learning rate scales with the global batch. Long runs start with a warm-up.
 # - A run that resumes needs the optimizer's state, too.

@@ -26,7 +26,7 @@ from data_prep import im2rec
 from tests.conftest import ROOT
 from tests.support import Photos
 from workshop import expected, masters
-from workshop.lessons import nb01
+from workshop.lessons import nb00, nb01
 from workshop.lessons.choice import choose_by_cases
 
 STUB = "return None  # your code"
@@ -141,50 +141,127 @@ def test_writer_of_records_in_01(
     assert re.search(said, printed) and "equal to im2rec's file: True" in printed
 
 
+POOL = """begin = time.perf_counter()
+    with ThreadPoolExecutor(readers) as pool:
+        list(pool.map(open_file, files))
+    return len(files) / (time.perf_counter() - begin)"""
+WITHOUT_WAITING = """pool = ThreadPoolExecutor(readers)
+    begin = time.perf_counter()
+    pool.map(open_file, files)
+    seconds = time.perf_counter() - begin
+    pool.shutdown()
+    return len(files) / seconds"""
+
+
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        ("", "○ `should_pack` is not written yet"),
-        ("return wanted * seconds > readers", "✓ `should_pack` is right in all"),
-        ("return readers / seconds > wanted", "the wrong way round"),
-        ("return 1 / seconds < wanted", "The readers work at once"),
-        ("return 1 / (seconds * readers) < wanted", "More readers make it slower"),
-        ("return readers / seconds * 1000 < wanted", "Do not divide it by 1,000"),
-        ("return readers / seconds / 1000 < wanted", "Do not multiply it by 1,000"),
-        ("return wanted > readers * seconds", "not files per second"),
-        ("return False", "should_pack(10000, 0.001, 8) gives False. It should be True"),
-        ("return True", "should_pack(10000, 0.001, 32) gives True. It should be False"),
-        ("return readers / seconds < training", "gives False. It should be True"),
-        ("return 'pack'", "Return True or False"),
+        ("", "○ `reading_rate` is not written yet"),
+        (POOL, "✓ `reading_rate` opens 24 files in 4 threads"),
+        (POOL.replace("(readers)", "()"), "threads open files at once, not 4"),
+        (POOL.replace("list(pool.map(open_file, files))", "[open_file(x) for x in files]"),
+         "Only one file is open at a time"),
+        (POOL.replace("files))", "files[1:]))"), "23 of 24 files were opened"),
+        (POOL.replace("len(files) / ", ""), "This is a time, not a rate"),
+        (POOL.replace("len(files) / ", "1 / "), "this call opened"),
+        (POOL.replace("return ", ""), "your function returns nothing"),
+        (WITHOUT_WAITING, "is more than 4 threads can reach"),
     ],
-)
-def test_decision_in_01(answer: str, said: str, tmp_path: Path, capsys) -> None:
-    names = {"nb01": nb01, "middle": {("files_at_random", "cold"): 9000.0},
-             "training": 4.0, "needed": 10263.2, "fast": 40000.0}  # fmt: skip
-    execute("01", "def should_pack", answer, names, tmp_path)
+)  # fmt: skip
+def test_reading_rate_in_01(
+    answer: str, said: str, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 12)  # a pool without a size takes 4 more
+    monkeypatch.setattr("os.process_cpu_count", lambda: 12, raising=False)
+    files = [tmp_path / f"{i}.jpg" for i in range(20)]
+    for file in files:
+        file.write_bytes(b"jpeg")
+    names = {"nb01": nb01, "np": np, "time": time, "Path": Path, "val": files,
+             "training": 0.01, "needed": 1e9, "fast": 1e9}  # fmt: skip
+    execute("01", "def reading_rate", answer, names, tmp_path)
     printed = capsys.readouterr().out
     assert said in printed
-    verdicts = [line.rpartition(": ")[2] for line in printed.splitlines() if "reader(s)" in line]
-    assert verdicts == ["no need", "pack", "no need", "pack"]
+    lines = [line for line in printed.splitlines() if "reader(s)" in line]
+    verdicts = "files/s; this machine: no need, 8 V100s: pack, 8 H100s (MLPerf): pack"
+    assert len(lines) == 4 and all(line.endswith(verdicts) for line in lines)
 
 
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        ("", "Nothing returned yet"),
-        ("return days * 24 * 7200 * 1000 * 90 / 1000 / rate / 86400 * 100 / 100", "Right: a year"),
-        ("return days * 172800 * 90 / rate / 3600", "these are hours"),
-        ("return days * 172800 / rate / 86400", "the 90 epochs are missing"),
-        ("return days * 172800 * 90 / rate / 60", "these are minutes"),
-        ("return days * 21600 * 90 / rate / 86400", "is 0.125 times the right answer: a car has"),
-        ("return days * 2073600 * 90 / rate / 86400", "a camera records 2 hours a day"),
-        ("return 365 * 172800 * 90 / 1442.6 / 86400", "Right for these two numbers only"),
-        ("return days * 172800 * 1000 * 90 / rate / 86400", "only one image in 1,000"),
+        ("", "○ `training_hours` is not written yet"),
+        ("return epochs * images / (60 * 60 * rate)", "✓ `training_hours` is right"),
+        ("return images * epochs / rate", "These are seconds"),
+        ("return images * epochs / rate / 60", "These are minutes"),
+        ("return images * epochs / rate / 24 / 3600", "These are days"),
+        ("return images / rate / 3600", "The epochs are missing"),
+        ("return images * epochs * rate / 3600", "A faster device would take longer"),
+        ("return 1281167 * 90 / 400.2 / 3600", "training_hours(2400, 5, 500) gives"),
     ],
 )
-def test_estimate_in_00(answer: str, said: str, tmp_path: Path, capsys) -> None:
-    execute("00", "def training_days", answer, {}, tmp_path)
+def test_hours_in_00(
+    answer: str, said: str, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = {"axes": {"network": {"value": "tiny"}}, "seconds": {"data": 1, "step": 9}}
+    run = {"metrics": {"train.total_ips": [400.0, 600.0]}, "env": used}
+    (tmp_path / "run-1.json").write_text(json.dumps(run))
+    monkeypatch.chdir(tmp_path)
+    results = expected.load(ROOT / "notebooks" / "expected")
+    names = {"session": SimpleNamespace(results=results), "Path": Path, "count": 2400}
+    execute("00", "def training_hours", answer, names, tmp_path)
+    printed = capsys.readouterr().out
+    assert said in printed  # and the finished one is used if it is wrong:
+    assert "V100, FP32: 80.0 h at 400.2 images/s and 46 MB/s of JPEGs; published: 82.0 h" in printed
+    assert "(published peak), or 28%" in printed and "(measured peak), or 17%" in printed
+    assert (
+        "your run (tiny, 64 px): 10 s at 500 images/s; measured, with first steps: 10 s" in printed
+    )
+
+
+@pytest.mark.parametrize(
+    ("days", "said"),
+    [
+        (None, "Nothing entered yet"),
+        (63_072_000 * 90 / 1442.6 / 86_400, "It takes\n45.5 days on a V100, 6.4 on eight"),
+        (63_072_000 * 90 / 1442.6 / 3600, "these are hours"),
+        (63_072_000 / 1442.6 / 86_400, "the 90 epochs are missing"),
+        (172_800 * 90 / 1442.6 / 86_400, "a single day's images"),
+        (45.5 / 8, "times the right answer: a car has 8 cameras"),
+        (45.5 * 12, "a camera records 2 hours a day"),
+        (45.5 * 1000, "only one image in 1,000"),
+        (60.0, "is 1.317 times the right answer\n"),
+    ],
+)
+def test_fleet_in_00(days: float | None, said: str, capsys) -> None:
+    nb00.check_fleet(days)
     assert said in capsys.readouterr().out
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("", "○ `most_gain` is not written yet"),
+        ("rest = sum(v for k, v in ms.items() if k != kind); return sum(ms.values()) / rest",
+         "✓ This is Amdahl's law"),
+        ("return sum(ms.values()) / ms[kind]", "the whole step over the part"),
+        ("return 1 - ms[kind] / sum(ms.values())", "the share that remains"),
+        ("return 1 + ms[kind] / sum(ms.values())", "adds the share to 1"),
+        ("return ms[kind] / sum(ms.values())", "the share of the kind"),
+        ("return sum(ms.values()) - ms[kind]", "the milliseconds that remain"),
+        ("return 100 / (100 - 60)", "gives 2.5. It should be 1.11"),
+    ],
+)  # fmt: skip
+def test_most_gain_in_02(answer: str, said: str, tmp_path: Path, capsys) -> None:
+    from workshop.lessons import nb02_checks
+
+    ms = {"convolution": 75.0, "normalisation": 10.0, "pointwise": 10.0, "waiting": 5.0}
+    names = {"nb02_checks": nb02_checks, "by_kind": ms, "kinds": {"convolution": 0.25}}
+    execute("02", "def most_gain", answer, names, tmp_path)
+    printed = capsys.readouterr().out
+    assert said in printed
+    assert "without convolution: at most 4.00 ×" in printed
+    assert "the H100 without convolution: at most 1.33 ×" in printed
 
 
 CONVOLUTION = "n = images * 64 * 56 * 56; return 2 * n * 64 * 9, size * (2 * n + 36864)"

@@ -6,16 +6,19 @@ import base64
 import io
 import struct
 import tarfile
+import threading
 import time
 import zlib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from workshop.checks.compare import Mistake, examine, refuse, wrong
-from workshop.lessons.choice import Function, choose, choose_by_cases
+from workshop.checks.compare import NO_RETURN, RETURN, Mistake, examine, refuse, wrong
+from workshop.lessons.choice import Function, choose
 
 KIT = "ILSVRC2012_devkit_t12"
 # the road signs of three classes, by WordNet id, in the kit's order, which is not sorted
@@ -144,36 +147,64 @@ def judge_item(records: Any, i: int, true: int, file: Path) -> None:
     )  # fmt: skip
 
 
-def should_pack(wanted: float, seconds: float, readers: int) -> bool:
-    """Return True if `readers` in parallel read single files too slowly."""
-    return readers / seconds < wanted
+def reading_rate(open_file: Function, files: Sequence[Any], readers: int) -> float:
+    """Return the files/s at which `readers` threads together open and read `files`."""
+    begin = time.perf_counter()
+    with ThreadPoolExecutor(readers) as pool:
+        list(pool.map(open_file, files))
+    return len(files) / (time.perf_counter() - begin)
 
 
-DECISIONS = (  # images/s wanted, seconds per file, readers
-    (10_000.0, 0.001, 8), (10_000.0, 0.001, 32), (4.0, 0.001, 1), (4.0, 2.0, 2), (4.0, 0.2, 4),
-    (10_000.0, 2.0, 2), (4.0, 0.00001, 1),
-)  # fmt: skip
-DECISION_MISTAKES: tuple[Mistake, ...] = (
-    (lambda wanted, seconds, readers: not should_pack(wanted, seconds, readers),
-     "The answer is the wrong way round.", "Pack if the readers are slower than training."),
-    (lambda wanted, seconds, readers: should_pack(wanted, seconds, 1),
-     "The readers work at once.", "Together, they deliver readers / seconds files per second."),
-    (lambda wanted, seconds, readers: should_pack(wanted, seconds * readers, 1),
-     "More readers make it slower.", "Together, they deliver readers / seconds files per second."),
-    (lambda wanted, seconds, readers: should_pack(wanted, seconds / 1000, readers),
-     "The time is in seconds, not milliseconds.", "Do not divide it by 1,000."),
-    (lambda wanted, seconds, readers: should_pack(wanted, seconds * 1000, readers),
-     "The time is in seconds, not milliseconds.", "Do not multiply it by 1,000."),
-    (lambda wanted, seconds, readers: wanted > readers * seconds,
-     "Seconds per file are not files per second.", "Divide: readers / seconds."),
-)  # fmt: skip
+FILES, READERS, OPENING = 24, 4, 0.01  # of the check: files, threads, s to open a file
 
 
-def check_decision(yours: Function) -> Function:
-    """Return a learner's `should_pack` if it is right, else the finished one."""
-    return choose_by_cases(
-        "should_pack", yours, should_pack, DECISIONS, DECISION_MISTAKES, show=True
-    )
+def check_rate(yours: Function) -> Function:
+    """Return a learner's `reading_rate` if it is right, else the finished one."""
+    return choose("reading_rate", yours, reading_rate, lambda: judge_rate(yours), show=True)
+
+
+def judge_rate(yours: Function) -> str:
+    """Raise Wrong unless `yours` opens each file once, in enough threads, and times all of it."""
+    opened: list[int] = []
+    open_now, most, lock = 0, 0, threading.Lock()
+
+    def open_file(file: int) -> int:
+        nonlocal open_now, most
+        with lock:
+            open_now += 1
+            most = max(most, open_now)
+        time.sleep(OPENING)
+        with lock:
+            open_now -= 1
+            opened.append(file)
+        return file
+
+    begin = time.perf_counter()
+    rate = yours(open_file, list(range(FILES)), READERS)
+    seconds = time.perf_counter() - begin
+    if rate is None and not opened:
+        raise NotImplementedError
+    here, at_once = FILES / seconds, FILES / (FILES * OPENING / READERS)
+    refuse(
+        (rate is None, NO_RETURN, RETURN),
+        (not isinstance(rate, int | float), f"The result is of type {type(rate).__name__}.",
+         "Return a number."),
+    )  # fmt: skip
+    refuse(
+        (sorted(opened) != list(range(FILES)), f"{len(set(opened))} of {FILES} files were opened.",
+         "Let pool.map call `open_file` for each of the `files`."),
+        (most == 1, "Only one file is open at a time.",
+         "Use `pool.map(open_file, files)`, not a loop that waits for each file."),
+        (most != READERS, f"{most} threads open files at once, not {READERS}.",
+         "Create the pool with ThreadPoolExecutor(readers)."),
+        (rate < 1,
+         "This is a time, not a rate.", "Divide the number of files by the seconds."),
+        (rate > 1.05 * at_once, f"{rate:,.0f} files/s is more than {READERS} threads can reach.",
+         "Stop the clock when all files are read: list(pool.map(...)), or after the `with`."),
+        (rate < 0.7 * here, f"{rate:.3g} files/s; this call opened {here:.3g} per second.",
+         "Divide the number of files by the seconds of all."),
+    )  # fmt: skip
+    return f"`reading_rate` opens {FILES} files in {READERS} threads, and times all of them."
 
 
 def training_speed() -> float:

@@ -7,7 +7,7 @@ import random
 import re
 import tempfile
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from workshop import ladder
 from workshop.checks.compare import NO_RETURN, RETURN, Mistake, Wrong, known, refuse, wrong
 from workshop.checks.engine import message
 from workshop.checks.ramps import boxes, ramps
-from workshop.lessons.choice import choose, sentence
+from workshop.lessons.choice import choose, choose_by_cases, sentence
 
 WIDTH, HEIGHT, SIZE, BLUE = 240, 160, 32, 200  # of the known images, and of the crops
 CROPS = 12
@@ -67,6 +67,34 @@ def check_photo(photos: Any) -> Callable[..., Any]:
 def check_step(own: Callable[..., Any]) -> Callable[..., Any]:
     """Check a training step on a small network, against steps of the finished one."""
     return choose("training_step", own, step, lambda: judge_step(own), show=True)
+
+
+def most_gain(ms: Mapping[str, float], kind: str) -> float:
+    """Return how many times as fast a step is if `kind` takes no time; `ms` has all kinds."""
+    whole = sum(ms.values())
+    return whole / (whole - ms[kind])
+
+
+KINDS = {"convolution": 60.0, "pointwise": 30.0, "waiting": 10.0}  # ms of a step
+GAIN_MISTAKES: tuple[Mistake, ...] = (
+    (lambda ms, kind: sum(ms.values()) / ms[kind], "This is the whole step over the part.",
+     "Divide by what remains."),
+    (lambda ms, kind: 1 - ms[kind] / sum(ms.values()), "This is the share that remains.",
+     "The speed-up is the old time over the new."),
+    (lambda ms, kind: 1 + ms[kind] / sum(ms.values()), "This adds the share to 1.",
+     "The speed-up is the old time over the new."),
+    (lambda ms, kind: ms[kind] / sum(ms.values()), "This is the share of the kind.",
+     "The speed-up is the old time over the new."),
+    (lambda ms, kind: sum(ms.values()) - ms[kind], "These are the milliseconds that remain.",
+     "Divide the old time by them."),
+)  # fmt: skip
+
+
+def check_gain(own: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a learner's `most_gain` if it is right, else the finished one."""
+    cases = [(KINDS, "convolution"), (KINDS, "waiting")]
+    right = "This is Amdahl's law: the rest of the step limits the gain."
+    return choose_by_cases("most_gain", own, most_gain, cases, GAIN_MISTAKES, right, show=True)
 
 
 def check_script(script: Path) -> str:

@@ -39,7 +39,7 @@ def test_built_notebook_is_valid_and_bare(checkout):
     book = nbformat.reads(text, as_version=4)
     nbformat.validate(book)
     assert book.metadata.kernelspec == build.KERNELSPEC
-    assert book.metadata.rn50 == {"number": "00", "minutes": 15, "ci_seconds": 15}
+    assert book.metadata.rn50 == {"number": "00", "minutes": 20, "ci_seconds": 15}
     code = [cell for cell in book.cells if cell.cell_type == "code"]
     assert [cell.source.splitlines()[0] for cell in code][1:] == ["print(number)"] * 2
     assert all(cell.outputs == [] and cell.execution_count is None for cell in code)
