@@ -437,7 +437,7 @@ for name, layer in (("convolution", convolution), ("batch norm", batch_norm)):
     print(f"{name}: {np.divide(*layer(96, 2)):.1f} operations per byte in 16 bits")
 
 # %% [markdown]
-# GPUs since Ampere have one more precision, [**TF32**](../docs/troubleshooting.md#results-in-float32-differ-between-two-gpus-tf32): numbers are stored as `float32`, but Tensor Cores ignore the last 13 mantissa bits.
+# GPUs since Ampere have one more precision, [**TF32**](../docs/troubleshooting.md#results-in-float32-differ-between-two-gpus-tf32): numbers are stored as `float32`, but Tensor Cores ignore the last 13 mantissa bits. It is PyTorch's default for convolutions.
 #
 # The next cell measures both limits of this device: the rate of a large matrix product, and the bandwidth of a copy. It draws them, the **roofline**, and your two layers (hollow: your count; filled: measured), for this device and an H100. **Predict** from your count: which layer can gain more than a factor of 2, and where?
 
@@ -482,8 +482,14 @@ print(f"memory    {bandwidth / 1e9:10,.1f} GB/s")
 half = str(reduced)[6:]
 h100 = {key[5:]: item.value for key, item in session.results.items() if key.startswith("h100.")}
 devices = {
-    "this device": (peaks["float32"], half, peaks[half], bandwidth),
-    "an H100": (1e12 * h100["fp32"], "float16", 1e12 * h100["fp16"], 1e9 * h100["bandwidth"]),
+    "this device": ("float32", peaks["float32"], half, peaks[half], bandwidth),
+    "an H100": (
+        "TF32",
+        1e12 * h100["tf32"],
+        "float16",
+        1e12 * h100["fp16"],
+        1e9 * h100["bandwidth"],
+    ),
 }
 
 
@@ -494,12 +500,12 @@ maps = torch.randn(batch, 64, 56, 56, device=device).to(memory_format=torch.chan
 
 fig, axes = plt.subplots(1, 2, figsize=(9, 3.8), sharex=True, sharey=True)
 gains = []
-for ax, (name, (slow, low, fast, traffic)) in zip(axes, devices.items(), strict=True):
-    lines, found = (("float32", 4, slow, "black"), (low, 2, fast, workshop.FINDING)), []
+for ax, (name, (full, slow, low, fast, traffic)) in zip(axes, devices.items(), strict=True):
+    lines, found = ((full, 4, slow, "black"), (low, 2, fast, workshop.FINDING)), []
     for label, _, rate, color in lines:
         heights = np.divide([traffic / 10, rate, rate], 1e9)
         ax.loglog([0.1, rate / traffic, 4000], heights, color=color)
-        place = "top" if label == "float32" else "bottom"
+        place = "top" if label == full else "bottom"
         ax.text(0.004, heights[1], f"{label}: {rate / 1e12:.3g} TFLOP/s", va=place)
     for kind, (count, layer) in layers.items():
         took = []
@@ -507,7 +513,7 @@ for ax, (name, (slow, low, fast, traffic)) in zip(axes, devices.items(), strict=
             operations, moved = count(batch, size)
             took.append(max(operations / rate, moved / traffic))
             at, roof = operations / moved, operations / took[-1] / 1e9
-            ax.plot(at, roof, "o", color=color, mfc="white", ms=7)
+            ax.plot(at, roof, "o", color=color, mfc="white", ms=10)
             if name == "this device":
                 set_tf32(label)
                 inputs = maps.to(precisions[label])
@@ -518,19 +524,16 @@ for ax, (name, (slow, low, fast, traffic)) in zip(axes, devices.items(), strict=
                 print(f"{kind}, {label}: {real:,.1f} GFLOP/s, {real / roof:.0%} of the roofline")
         ax.text(at, 0.03, kind, transform=ax.get_xaxis_transform(), ha="center")
         found.append(f"{kind} {took[0] / took[1]:.1f}×")
-    gains.append(f"Gain on {name}, at most: {', '.join(found)}")
+    gains.append(f"Gain on {name}, by the count: {', '.join(found)}")
     ax.set(title=gains[-1].replace(": ", ":\n"), xlabel="FLOP per byte (log scale)")
 axes[0].set(ylabel="GFLOP/s (log scale)", xlim=(0.003, 6000))
-print(f"({batch} images. H100: float32 and TF32 from the data sheet, the rest recorded.)")
-operations, moved = convolution(batch, 4)
-over = fast / operations * max(operations / 1e12 / h100["tf32"], moved / traffic)
-print(f"Over TF32, an H100's default for convolutions, a convolution gains {over:.1f}× at most.")
+print(f"({batch} images. H100: TF32 from the data sheet, the rest recorded.)")
 workshop.figure(fig, alt=f"Rooflines of this device and an H100. {'. '.join(gains)}")
 
 # %% [markdown]
 # ## Compare all precisions
 #
-# By the count, the convolution gains what the peaks differ by, the batch norm 2. Below the roofline, a layer is less efficient than a matrix product, or a copy; above it, more, or its arrays fit in a cache.
+# By the count, the batch norm gains 2, the convolution what the peaks differ by; on the H100, less than 2, because in TF32 memory limits it. Below the roofline, a layer is less efficient than a matrix product, or a copy; above it, more, or its arrays fit in a cache.
 #
 # How much faster is the whole network? The next cell times forward and backward passes in all precisions and two memory layouts: NCHW, as in your script, and [**channels last**](../docs/troubleshooting.md#channels_last-has-no-effect-a-layer-loses-it), which Tensor Cores prefer. **MFU** (model FLOP utilisation) is the network's FLOP/s divided by the peak, here the measured one. **Predict** the fastest row.
 
@@ -638,6 +641,8 @@ for kind, layers in kinds.items():
     rows.append([*row, *[None] * (6 - len(row))])
 columns = ["ms per step", "float32: counted", "measured", f"{half}: counted", "measured", "gain"]
 workshop.table(rows, columns, f"This device, batch {batch}, {pixels} px, turns: {session.traces}")
+far = max(rows[:3], key=lambda row: row[4] / row[3])
+print(f"Furthest above its count in {half}: {far[0]}, {far[4] / far[3]:.1f} × the count")
 first, second, *_ = sorted(gains, key=lambda kind: -np.median(gains[kind]))
 print(f"Gain of {first} over that of {second}:", workshop.ratio(gains[first] / gains[second]))
 for name, found in traces.items():
@@ -646,10 +651,10 @@ for name, found in traces.items():
     print(f"{name}, share of the step:", ", ".join(parts))
 
 # %% [markdown]
-# Which kind is furthest from its count? On a recorded H100:
+# The same for a recorded H100:
 
 # %%
-slow, low, fast, traffic = devices["an H100"]
+_, _, low, fast, traffic = devices["an H100"]
 counted = nb06.least_ms(resnet.resnet(50), 224, 256, low, fast, traffic)
 rows, moving = [], 0.0
 for kind in ("convolution", "batch norm", "ReLU", "addition"):
@@ -681,7 +686,7 @@ print(f"Gain from faster arithmetic alone: {arithmetic / slow:.1f};", end=" ")
 print(f"with half the traffic: {fast / slow:.1f}; published: {fp16 / fp32:.1f}.")
 
 # %% [markdown]
-# On the H100, all four kinds take about as long as counted (below 1: faster than a copy). Batch norm takes longest, and over half of that 16-bit step hardly computes: hence its low MFU. (A CPU's caches can beat the count; its convolutions can take twice theirs.) On the V100, faster arithmetic and half the traffic allow a factor of 3.8. The published FP16 run also has a larger batch, channels last and fused layers.
+# On the H100, all four kinds take about as long as counted (below 1: faster than a copy). Batch norm takes longest, and over half of that 16-bit step hardly computes: hence its low MFU. (A CPU's caches can beat the count.) On the V100, faster arithmetic and half the traffic allow a factor of 3.8. The published FP16 run also has a larger batch, channels last and fused layers.
 #
 # ### Move fewer bytes
 #
@@ -834,7 +839,7 @@ else:
 workshop.ladder.figure("4_amp")
 
 # %% [markdown]
-# If the prediction is off, the passes gained more or less than alone (compare the two printed factors), or the rest changed. The recorded H100's rung 4 reached 2,530 images/s, not 4,833 as above. It differs in layout (NCHW), batch (128), input (JPEG files) and waits for the GPU between a step's parts.
+# If the prediction is off, the passes gained more or less than alone (compare the printed factors), or the rest changed. The recorded H100's rung 4 reached 2,530 images/s, not 4,833 as above. It differs in layout (NCHW), batch (128), input (JPEG files) and waiting between a step's parts.
 #
 # ## The same accuracy?
 #
