@@ -642,7 +642,7 @@ for kind, layers in kinds.items():
 columns = ["ms per step", "float32: counted", "measured", f"{half}: counted", "measured", "gain"]
 workshop.table(rows, columns, f"This device, batch {batch}, {pixels} px, turns: {session.traces}")
 far = max(rows[:3], key=lambda row: row[4] / row[3])
-print(f"Furthest above its count in {half}: {far[0]}, {far[4] / far[3]:.1f} × the count")
+print(f"In {half}, {far[0]} takes {far[4] / far[3]:.1f} × its count, the most of the first three.")
 first, second, *_ = sorted(gains, key=lambda kind: -np.median(gains[kind]))
 print(f"Gain of {first} over that of {second}:", workshop.ratio(gains[first] / gains[second]))
 for name, found in traces.items():
