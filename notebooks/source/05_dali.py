@@ -166,7 +166,7 @@ print(f"The device trains on {target:,.0f} images/s with a cached batch ({step._
 with_workers = {"num_workers": cores, "persistent_workers": True}
 settings = {"num_workers=0": {}, f"num_workers={cores}": with_workers}
 if device.type == "cuda":
-    settings["+ pin_memory"] = with_workers | {"pin_memory": True}
+    with_workers = settings["+ pin_memory"] = with_workers | {"pin_memory": True}
 # settings["+ prefetch_factor=4"] = with_workers | {…}  # your row
 loaders, tuned, ahead, steps = {}, {name: [] for name in settings}, {}, {}
 for name, setting in settings.items():
