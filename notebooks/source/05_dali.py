@@ -43,11 +43,13 @@ except ImportError:
     simplejpeg = None  # it has no wheel for some machines
     print("simplejpeg is not installed here: its loader is left out.")
 
+torch.multiprocessing.set_start_method("fork", force=True)  # as in notebook 02
 session = workshop.start("05", profile)
 rounds, root, cores = rounds or session.rounds, session.data_root / "train", session.machine.cores
 ranks = min(8, len(session.machine.gpus)) or 1  # of the ladder's runs
-workers = max(1, min(4, cores // ranks))  # of your script, per rank
 device = torch.device("cuda" if session.profile == "gpu" else "cpu")
+most = 12 if device.type == "cuda" else 4
+workers = max(1, min(most, cores // ranks))  # of your script, per rank
 folder = workshop.ladder.shards()  # yours, from notebook 04
 shards = sorted(map(str, folder.glob("train-*")))
 index = sorted(map(str, (folder / "index").glob("train-*")))
@@ -64,7 +66,7 @@ os.environ |= {
 # %% [markdown]
 # ## Where is the time going?
 #
-# Training can [stay slow](https://github.com/NVIDIA/DALI/issues/1639) with DALI if the input was never the bottleneck. Measure that first. **Cache one batch** and run the same loop with it again and again. No real loader can beat this perfect one. Its speed divided by the real loop's is your **headroom**.
+# Training can [stay slow](https://github.com/NVIDIA/DALI/issues/1639) with DALI if the input was never the bottleneck. Measure that first. **Cache one batch** and run the same loop with it again and again. But for noise, no loader can beat it. Its speed divided by the real loop's is your **headroom**.
 #
 # `rn50 workshop try --headroom` times your own `train.py` in three modes that take turns: as it is, with a perfect loader, and with a perfect, instant step. **Predict** your headroom.
 
@@ -73,25 +75,20 @@ os.environ |= {
 #   --data "$DATA" $SIZES --steps 100000 --workers $WORKERS --trace "$TRACE" 2>&1
 
 # %% [markdown]
-# Before the timing, your script recorded a trace of three steps. On a CPU, `waiting` is the time in which the loop waits for its images; on a GPU, all the time in which the GPU is idle. The next cell traces a second loop, with tiny images and no workers: the figure and the table are its own. **Predict** how much of its step is `waiting`.
+# Before the timing, your script recorded a trace of three steps. On a CPU, `waiting` is the time in which the loop waits for its images; on a GPU, all the time in which the GPU is idle. **Predict** the share of `waiting`.
 
 # %%
-starved = session.folder / "starved.json.gz"
-tiny = {"image_size": 32, "batch_size": session.batch_size, "workers": 0}
-workshop.ladder.climb("1_single", **tiny, warm_up=1, steps=4, trace=starved)
-loops = {"your loop": os.environ["TRACE"], "tiny images, no workers": starved}
-for name, file in loops.items():
-    parts_ms = workshop.trace(file, show=file is starved)
-    print(f"{name}: waiting is {parts_ms['waiting'] / sum(parts_ms.values()):.0%} of a step")
+parts_ms = workshop.trace(os.environ["TRACE"], show=False)
+print(f"Waiting is {parts_ms['waiting'] / sum(parts_ms.values()):.0%} of a step")
 
 # %% [markdown]
-# If the headroom is close to 1, leave the loader alone; if it is large, [docs/troubleshooting.md](../docs/troubleshooting.md#the-gpu-waits-for-data-or-dali-is-not-faster) shows how to find the slow part. Clear headroom without `waiting` means that loader and step compete for the cores.
+# If the headroom is close to 1, leave the loader alone (if its range is wide, rerun with more `--seconds`); if it is large, [docs/troubleshooting.md](../docs/troubleshooting.md#the-gpu-waits-for-data-or-dali-is-not-faster) shows how to find the slow part. Clear headroom without `waiting` means that loader and step compete for the cores.
 #
 # A recorded H100 had headroom. Rungs 1 and 3 computed nearly the same step on the same JPEG files: 1,080 images/s with Pillow in 12 workers, 1,735 with DALI. So rung 1 had a headroom of at least 1.6. How much of it a tuned `DataLoader` would have gained was not recorded.
 #
 # ## The cheap fixes first
 #
-# Before you replace a loader, configure it. Here is an ordinary one: `DataLoader` with Pillow in its worker processes. It feeds your GPU, which runs ResNet-50's forward and backward passes in mixed precision. Cores are too slow to wait for images, so without a GPU it feeds a simulated V100, which sleeps for as long as a real one would compute.
+# Before you replace a loader, configure it. Here is an ordinary one: `DataLoader` with Pillow in its worker processes. It feeds your GPU, which runs ResNet-50's forward and backward passes in mixed precision. Training on cores hardly waits for images. So without a GPU, it feeds a simulated V100, which sleeps for as long as a real one would compute.
 
 
 # %%
@@ -163,36 +160,37 @@ print(f"The device trains on {target:,.0f} images/s with a cached batch ({step._
 # - `prefetch_factor`: batches that each worker prepares ahead. They absorb slow images, but do not speed up decoding.
 # - `pin_memory=True`, with `non_blocking=True` in `.to(device)`: copy to a GPU from page-locked memory, which does not block the CPU.
 #
-# **Predict:** which row below gains most over the row above it?
+# **Predict:** how much of the time is each loop below waiting? Add a row of your own.
 
 # %%
 with_workers = {"num_workers": cores, "persistent_workers": True}
 settings = {"num_workers=0": {}, f"num_workers={cores}": with_workers}
-settings["+ prefetch_factor=4"] = with_workers | {"prefetch_factor": 4}
 if device.type == "cuda":
-    settings["+ pin_memory"] = settings["+ prefetch_factor=4"] | {"pin_memory": True}
-loaders, tuned, ahead = {}, {name: [] for name in settings}, {}
-steps = whole_rounds(session.batches)
+    with_workers = settings["+ pin_memory"] = with_workers | {"pin_memory": True}
+# settings["+ prefetch_factor=4"] = with_workers | {…}  # your row
+loaders, tuned, ahead, steps = {}, {name: [] for name in settings}, {}, {}
 for name, setting in settings.items():
+    steps[name] = whole_rounds(session.batches) if setting else session.batches
     ahead[name] = 1 + setting.get("num_workers", 0) * setting.get("prefetch_factor", 2)
-    count = batch * (steps + ahead[name])
+    count = batch * (steps[name] + ahead[name])
     sampler = torch.utils.data.RandomSampler(signs, replacement=True, num_samples=count)
     loaders[name] = torch.utils.data.DataLoader(signs, batch, sampler=sampler, **setting)
 for turn in range(rounds + 1):
     for name, loader in loaders.items():
-        rate = images_per_second(iter(loader), step, steps, ahead[name])
+        rate = images_per_second(iter(loader), step, steps[name], ahead[name])
         if turn > 0:  # the first one starts the workers
             tuned[name].append(rate)
 del loader, loaders  # ends the workers
 gains = {b: workshop.ratio(np.divide(tuned[b], tuned[a])) for a, b in itertools.pairwise(tuned)}
 for name, values in tuned.items():
     over = f", over the row above: {gains[name]}" if name in gains else ""
-    print(f"{name:22} {np.median(values):6,.0f} images/s{over}")
+    waits = 1 - min(1, np.median(values) / target)
+    print(f"{name:22} {np.median(values):6,.0f} images/s, waiting {waits:.0%} of the time{over}")
 headroom = workshop.ratio(target / np.array(max(tuned.values(), key=np.median)))
 print(f"Headroom of the best: {headroom}")
 
 # %% [markdown]
-# Workers decode during the step, so the gain can exceed their number. No setting saves *decoding*: unpacking a JPEG's variable-length codes, transforming them to 8 × 8 pixels, upsampling colours. If headroom is left, each image has to cost less.
+# Workers decode during the step, so the gain can exceed their number. No setting saves *decoding*: unpacking a JPEG's variable-length codes, transforming them to 8 × 8 pixels, upsampling colours. If a row is clearly faster, use it in `runs/train.py`. If headroom is left, each image has to cost less.
 #
 # ## A pipeline in pieces
 #
@@ -295,12 +293,15 @@ def wait_until_idle():
 
 
 def in_turns(loaders, count, ahead):
-    """Return each loader's images per second, and CPU milliseconds per image, in every turn."""
+    """Return each loader's images per second, and CPU milliseconds per image, in every turn.
+
+    `ahead` has the batches by loader, 4 by default, that are taken before the clock starts.
+    """
     rates, cpu_ms = {name: [] for name in loaders}, {name: [] for name in loaders}
     for turn in range(rounds + 1):  # the first one warms up
         for name, batches in loaders.items():
             wait_until_idle()
-            for _ in range(ahead):  # prepared before the clock starts
+            for _ in range(ahead.get(name, 4)):  # prepared before the clock starts
                 next(batches)
             used, begin = cpu_seconds(), time.perf_counter()
             images = sum(len(next(batches)[0]) for _ in range(count))
@@ -329,7 +330,7 @@ if DALI:
     for pipe in pieces.values():
         pipe.build()
     endless_pieces = {name: iter(pipe.run, None) for name, pipe in pieces.items()}
-    ms = in_turns(endless_pieces, session.operator_batches, 3)[1]
+    ms = in_turns(endless_pieces, session.operator_batches, {})[1]
     ms = {name: np.array(values) for name, values in ms.items()}
     for name, each in ms.items():
         print(
@@ -340,15 +341,13 @@ if DALI:
     share, gain = 100 * np.median(decoding / whole), workshop.ratio(whole / fused)
     saved = 100 - 100 / gain.median
     print(f"Decoding is {share:.0f}% of the graph; you predicted {guesses['decoding']}%.")
-    print(f"Decoding only the crop saves {saved:.0f}%; you predicted {guesses['saved']}%.")
+    print(f"Decoding only the crop saves {saved:.0f}%; you predicted {guesses['saved']}%.", end=" ")
     print(f"The graph's speed-up: {gain}")
     print(f"Decoding the crop over decoding the image: {workshop.ratio(of_crop / decoding)}")
-    resizing = (fused - ms["decode the crop"]) / (whole - ms["decode"])
-    print(f"Resizing after decoding the crop, over resizing otherwise: {workshop.ratio(resizing)}")
     session.expect({"dali.decode.share": float(share), "dali.fused.saved": saved})
 
 # %% [markdown]
-# A crop, on average about half of the image, costs more than half: a JPEG's codes vary in length, so to reach row 300, a decoder has to unpack all rows before it. If resizing takes the same in both graphs, the whole gains less than decoding; noise can hide it.
+# A crop, on average about half of the image, costs more than half: a JPEG's codes vary in length, so to reach row 300, a decoder has to unpack all rows before it. Both graphs resize, so the whole gains less than decoding; noise can hide it.
 #
 # ### When and where to decode
 #
@@ -383,7 +382,7 @@ if DALI:
         for name, pipe in pipes.items():
             batches = ((pipe.run(), None) for _ in itertools.count())
             decoding_ips[name].append([
-                images_per_second(batches, work, session.batches, 4)
+                images_per_second(batches, work, 3 * session.batches, 4)
                 for work in (lambda *_: None, lambda *_: step(*one))
             ])  # fmt: skip
     print(f"The device trains on {target:,.0f} images/s with a cached batch")
@@ -398,9 +397,9 @@ if DALI:
     print(f"Fastest with training: {fastest}")
 
 # %% [markdown]
-# Without prefetching, the times of decoding and training add up. With it, a ratio clearly below 1 means that they compete (a simulated device only sleeps).
+# Without prefetching, the times of decoding and training add up. With it, a ratio clearly below 1 means that they compete (a simulated device only sleeps); above 1, it is noise.
 #
-# **On a GPU**, your script should decode like the row that is fastest *with training*. It need not be the fastest alone: in [NVIDIA's test](https://github.com/NVIDIA/DALI/pull/6366), sending 90% instead of 65% to the engine slowed decoding (15.6 to 17.7 ms), but sped up training by 1.8%. DALI has had both defaults: pass yours.
+# **On a GPU**, your script should decode like the row that is fastest *with training*. It need not be the fastest alone: in [NVIDIA's test](https://github.com/NVIDIA/DALI/pull/6366) (EfficientNet), sending 90% instead of 65% to the engine slowed decoding (15.6 to 17.7 ms), but sped up training by 1.8%. DALI has had both defaults: pass yours.
 #
 # ## A fair comparison
 #
@@ -435,7 +434,8 @@ if DALI:
     pipe.build()
     loaders["DALI"] = iter(pipe.run, None)  # calls run() endlessly
 
-rates, cpu_ms = in_turns(loaders, whole_rounds(session.loader_batches), 3 * cores)
+ahead = dict.fromkeys(data_sets, 3 * cores)  # DALI keeps fewer batches
+rates, cpu_ms = in_turns(loaders, whole_rounds(session.loader_batches), ahead)
 reached = max(np.median(values) for values in rates.values()) / target
 title = f"The fastest loader delivers {reached:.0%} of what the device needs"
 if DALI:
@@ -469,7 +469,7 @@ if DALI:
     session.note("dali_gain", best.median, "times", "DALI's speed over the best DataLoader's")
 
 # %% [markdown]
-# On a CPU, all decode the same JPEGs on the same cores with similar libraries: expect a factor below 2. Alone, Pillow and simplejpeg decode almost equally fast (1,204 and 1,313 images/s, recorded on one core of an EPYC): most of their difference is resizing. If a loader used fewer cores than the others, compare the CPU times per image. If the faster `DataLoader` is about as fast as DALI, keep the `DataLoader`. A loader whose bar ends left of the dashed line cannot feed the device: use more cores, store smaller images, or decode on other hardware.
+# On a CPU, all decode the same JPEGs on the same cores with similar libraries: expect a factor below 2, perhaps below 1. Alone, Pillow and simplejpeg decode almost equally fast (1,204 and 1,313 images/s, recorded on one core of an EPYC): most of their difference is resizing. If a loader used fewer cores than the others, compare the CPU times per image. If the faster `DataLoader` is about as fast as DALI or faster, keep it. A loader whose bar ends left of the dashed line cannot feed the device: use more cores, store smaller images, or decode on other hardware.
 #
 # ## Faster, or less work?
 #
@@ -502,7 +502,7 @@ if DALI:
         pipe.build()
         resized[name] = list(np.array(pipe.run()[0].as_array()))
     sources = {name: iter(pipe.run, None) for name, pipe in pipes.items()}
-    spent = in_turns(sources, session.operator_batches, 3)[1]
+    spent = in_turns(sources, session.operator_batches, {})[1]
     for name in ("antialias=False", "squashed"):
         less = workshop.ratio(np.divide(spent["DALI"], spent[name]))
         print(f"CPU time of the right pipeline over that of {name}: {less}")
@@ -523,7 +523,7 @@ yours = {"dali.differs": differ.get("DALI"), "dali.aliased": differ.get("antiali
 session.expect(yours | {"dali.fast_costs": None})
 
 # %% [markdown]
-# Pillow and DALI almost agree as long as both **antialias**, that is, average all source pixels that map to one output pixel. Without it, each new pixel mixes four neighbours and ignores the rest. `tf.image.resize` and OpenCV [do not antialias](https://arxiv.org/abs/2104.11222) unless you ask. `size=(64, 64)` alone ignores the **aspect ratio**. In the recorded run above (one seed), a small network validated without antialiasing lost 4 points. Yet both mistakes can look like a faster loader.
+# Pillow and DALI almost agree as long as both **antialias**, that is, average all source pixels that map to one output pixel. Without it, each new pixel mixes four neighbours and ignores the rest. `tf.image.resize` and OpenCV [do not antialias](https://arxiv.org/abs/2104.11222) unless you ask. `size=(64, 64)` alone ignores the **aspect ratio**. In the recorded run above (one seed), validating a small network without antialiasing cost 4 points of top-1. Yet both mistakes can look like a faster loader.
 #
 # ## Each rank reads its part
 #
@@ -585,7 +585,7 @@ if DALI:
 # %% [markdown]
 # Copy both into `runs/train.py`, with `@pipeline_def` above `photos`, in place of `Photos`, the sampler, the loader and `set_epoch`. Details:
 #
-# - DALI's imports, from the first cell, and `features` belong in the script, too.
+# - DALI's imports (also `DALIClassificationIterator`) and, if you use it, `features` belong in the script, too.
 # - `--data` is now the folder with the shards; count the classes in its `classes.txt`.
 # - The call to `photos` (name its result differently) also takes `batch_size`, `num_threads`, `seed` (the rank) and `device_id` (`None` on a CPU, the local rank on a GPU).
 # - Without a size, the iterator never ends, and all batches are full.
@@ -633,7 +633,7 @@ if "3_dali" in found and found["3_dali"]["paired"]:
 workshop.ladder.figure("3_dali")
 
 # %% [markdown]
-# On a CPU, there is little input time to save, so DALI cannot gain much; if the rest takes longer, decoding competes with it. On the recorded H100, DALI was 1.6 times as fast as rung 1 with 12 workers.
+# On a CPU, there is little input time to save, so DALI cannot gain much; if the rest takes clearly longer, DALI's threads compete with it. On the recorded H100, DALI was 1.6 times as fast as rung 1 with 12 workers.
 #
 # ## Key takeaways
 #

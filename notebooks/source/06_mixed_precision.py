@@ -162,7 +162,7 @@ session.expect({"precision.vanish": vanish if device.type == "cpu" else None})
 
 # %%
 weights = torch.cat([weight.grad.flatten() for weight in model.parameters()])
-for power in range(0, 25, 2):
+for power in range(0, 25, 4):
     zero = 100 * ((gradients * 2.0**power).half() == 0).float().mean().item()
     infinite = (weights * 2.0**power).half().isinf().sum().item()
     print(f"loss x 2^{power:<2}: {zero:6.2f}% of what flows back becomes zero,", end=" ")
@@ -283,7 +283,7 @@ workshop.figure(fig, alt=f"Final losses: {said}. The loss scale of your rule, st
 # %% [markdown]
 # Your rule skips steps until the scale fits, and one when doubling is too much. Dividing by 2^16 moves nearly all of the histogram to zero: without a scale, the loss is hardly lower than without updates (third run). `bfloat16` has the range, so it needs no scale.
 #
-# The third run is a **silent failure**: every update is skipped, without an error, and the network stays as it was. The fourth run, without the check, writes [infinities or NaN](../docs/troubleshooting.md#nan-in-float16-which-layer-and-what-the-loss-scale-does) into the weights. Its loss is NaN from then on, so you notice.
+# The third run is a **silent failure**: every update is skipped, without an error, and the weights stay as they were. The fourth run, without the check, writes [infinities or NaN](../docs/troubleshooting.md#nan-in-float16-which-layer-and-what-the-loss-scale-does) into the weights. Its loss is NaN from then on, so you notice.
 #
 # ## Master weights
 #
@@ -437,7 +437,7 @@ for name, layer in (("convolution", convolution), ("batch norm", batch_norm)):
     print(f"{name}: {np.divide(*layer(96, 2)):.1f} operations per byte in 16 bits")
 
 # %% [markdown]
-# GPUs since Ampere have one more precision, [**TF32**](../docs/troubleshooting.md#results-in-float32-differ-between-two-gpus-tf32): numbers are stored as `float32`, but Tensor Cores ignore the last 13 mantissa bits.
+# GPUs since Ampere have one more precision, [**TF32**](../docs/troubleshooting.md#results-in-float32-differ-between-two-gpus-tf32): numbers are stored as `float32`, but Tensor Cores ignore the last 13 mantissa bits. It is PyTorch's default for convolutions.
 #
 # The next cell measures both limits of this device: the rate of a large matrix product, and the bandwidth of a copy. It draws them, the **roofline**, and your two layers (hollow: your count; filled: measured), for this device and an H100. **Predict** from your count: which layer can gain more than a factor of 2, and where?
 
@@ -482,8 +482,14 @@ print(f"memory    {bandwidth / 1e9:10,.1f} GB/s")
 half = str(reduced)[6:]
 h100 = {key[5:]: item.value for key, item in session.results.items() if key.startswith("h100.")}
 devices = {
-    "this device": (peaks["float32"], half, peaks[half], bandwidth),
-    "an H100": (1e12 * h100["fp32"], "float16", 1e12 * h100["fp16"], 1e9 * h100["bandwidth"]),
+    "this device": ("float32", peaks["float32"], half, peaks[half], bandwidth),
+    "an H100": (
+        "TF32",
+        1e12 * h100["tf32"],
+        "float16",
+        1e12 * h100["fp16"],
+        1e9 * h100["bandwidth"],
+    ),
 }
 
 
@@ -494,12 +500,12 @@ maps = torch.randn(batch, 64, 56, 56, device=device).to(memory_format=torch.chan
 
 fig, axes = plt.subplots(1, 2, figsize=(9, 3.8), sharex=True, sharey=True)
 gains = []
-for ax, (name, (slow, low, fast, traffic)) in zip(axes, devices.items(), strict=True):
-    lines, found = (("float32", 4, slow, "black"), (low, 2, fast, workshop.FINDING)), []
+for ax, (name, (full, slow, low, fast, traffic)) in zip(axes, devices.items(), strict=True):
+    lines, found = ((full, 4, slow, "black"), (low, 2, fast, workshop.FINDING)), []
     for label, _, rate, color in lines:
         heights = np.divide([traffic / 10, rate, rate], 1e9)
         ax.loglog([0.1, rate / traffic, 4000], heights, color=color)
-        place = "top" if label == "float32" else "bottom"
+        place = "top" if label == full else "bottom"
         ax.text(0.004, heights[1], f"{label}: {rate / 1e12:.3g} TFLOP/s", va=place)
     for kind, (count, layer) in layers.items():
         took = []
@@ -507,7 +513,7 @@ for ax, (name, (slow, low, fast, traffic)) in zip(axes, devices.items(), strict=
             operations, moved = count(batch, size)
             took.append(max(operations / rate, moved / traffic))
             at, roof = operations / moved, operations / took[-1] / 1e9
-            ax.plot(at, roof, "o", color=color, mfc="white", ms=7)
+            ax.plot(at, roof, "o", color=color, mfc="white", ms=10)
             if name == "this device":
                 set_tf32(label)
                 inputs = maps.to(precisions[label])
@@ -515,22 +521,19 @@ for ax, (name, (slow, low, fast, traffic)) in zip(axes, devices.items(), strict=
                     layer.to(inputs.dtype)
                 real = operations / seconds("layer(inputs)", layer=layer, inputs=inputs) / 1e9
                 ax.plot(at, real, "o", color=color, ms=7)
-                print(f"{kind}, {label}: {real / roof:.0%} of the roofline's speed")
+                print(f"{kind}, {label}: {real:,.1f} GFLOP/s, {real / roof:.0%} of the roofline")
         ax.text(at, 0.03, kind, transform=ax.get_xaxis_transform(), ha="center")
         found.append(f"{kind} {took[0] / took[1]:.1f}×")
-    gains.append(f"Gain on {name}, at most: {', '.join(found)}")
+    gains.append(f"Gain on {name}, by the count: {', '.join(found)}")
     ax.set(title=gains[-1].replace(": ", ":\n"), xlabel="FLOP per byte (log scale)")
 axes[0].set(ylabel="GFLOP/s (log scale)", xlim=(0.003, 6000))
-print(f"({batch} images. H100: float32 and TF32 from the data sheet, the rest recorded.)")
-operations, moved = convolution(batch, 4)
-over = fast / operations * max(operations / 1e12 / h100["tf32"], moved / traffic)
-print(f"Over TF32, an H100's default for convolutions, a convolution gains {over:.1f}× at most.")
+print(f"({batch} images. H100: TF32 from the data sheet, the rest recorded.)")
 workshop.figure(fig, alt=f"Rooflines of this device and an H100. {'. '.join(gains)}")
 
 # %% [markdown]
 # ## Compare all precisions
 #
-# By the count, the convolution gains what the peaks differ by, the batch norm 2. Below the roofline, a layer is less efficient than a matrix product, or a copy.
+# By the count, the batch norm gains 2, the convolution what the peaks differ by; on the H100, less than 2, because in TF32 memory limits it. Below the roofline, a layer is less efficient than a matrix product, or a copy; above it, more, or its arrays fit in a cache.
 #
 # How much faster is the whole network? The next cell times forward and backward passes in all precisions and two memory layouts: NCHW, as in your script, and [**channels last**](../docs/troubleshooting.md#channels_last-has-no-effect-a-layer-loses-it), which Tensor Cores prefer. **MFU** (model FLOP utilisation) is the network's FLOP/s divided by the peak, here the measured one. **Predict** the fastest row.
 
@@ -554,13 +557,14 @@ def passes_of(net, inputs, name):
     next(net.parameters()).grad.sum().item()  # waits for the device
 
 
-times = {row: [] for row in rows}
+times, each = {row: [] for row in rows}, 1 if emulated else session.passes
 for turn in range(turns + 1):  # the first one warms up
     for (name, layout), net in rows.items():
         inputs = x if layout == "NCHW" else x.to(memory_format=torch.channels_last)
         begin = time.perf_counter()
-        passes_of(net, inputs, name)
-        times[name, layout] += [time.perf_counter() - begin] if turn else []
+        for _ in range(each):
+            passes_of(net, inputs, name)
+        times[name, layout] += [(time.perf_counter() - begin) / each] if turn else []
 flops, lines = network.train_flops(pixels), []
 base = times["float32", "NCHW"]
 for (name, layout), found in times.items():
@@ -580,7 +584,7 @@ session.note("speedup", str(gain), "", "speed of forward and backward in 16 bits
 session.expect(dict.fromkeys(["h100.float16.ips", "h100.bfloat16.ips"]))
 
 # %% [markdown]
-# If the network gains less than its convolutions could, what gains less takes a larger part, and the MFU falls. On the recorded H100, `bfloat16` is slower than `float16`.
+# If the network gains less than its convolutions could, what gains less takes a larger part, and the MFU falls. On the recorded H100, `bfloat16` is slower than `float16`: PyTorch uses slower batch-norm kernels for it.
 #
 # ## Trace both precisions
 #
@@ -590,6 +594,9 @@ session.expect(dict.fromkeys(["h100.float16.ips", "h100.bfloat16.ips"]))
 from torch import profiler
 from torch.profiler import schedule
 
+from rn50.allocator import keep_memory
+
+keep_memory()  # on a CPU, a new array otherwise costs page faults
 optimizer = torch.optim.SGD(last.parameters(), lr=0.01, momentum=0.9, fused=True)
 inputs = x.to(memory_format=torch.channels_last)
 
@@ -634,6 +641,8 @@ for kind, layers in kinds.items():
     rows.append([*row, *[None] * (6 - len(row))])
 columns = ["ms per step", "float32: counted", "measured", f"{half}: counted", "measured", "gain"]
 workshop.table(rows, columns, f"This device, batch {batch}, {pixels} px, turns: {session.traces}")
+far = max(rows[:3], key=lambda row: row[4] / row[3])
+print(f"In {half}, {far[0]} takes {far[4] / far[3]:.1f} × its count, the most of the first three.")
 first, second, *_ = sorted(gains, key=lambda kind: -np.median(gains[kind]))
 print(f"Gain of {first} over that of {second}:", workshop.ratio(gains[first] / gains[second]))
 for name, found in traces.items():
@@ -642,16 +651,17 @@ for name, found in traces.items():
     print(f"{name}, share of the step:", ", ".join(parts))
 
 # %% [markdown]
-# Which kind is furthest from its count? On a recorded H100:
+# The same for a recorded H100:
 
 # %%
-slow, low, fast, traffic = devices["an H100"]
+_, _, low, fast, traffic = devices["an H100"]
 counted = nb06.least_ms(resnet.resnet(50), 224, 256, low, fast, traffic)
 rows, moving = [], 0.0
 for kind in ("convolution", "batch norm", "ReLU", "addition"):
     took = session.results[f"h100.{kind}.ms"]
     spread = f" ± {took.spread}" if took.spread else ""  # kernels counted as convolutions vary
-    rows.append([kind, counted[kind], f"{took.value}{spread}", took.value / counted[kind]])
+    ratio = f"{took.value / counted[kind]:.2f}"
+    rows.append([kind, counted[kind], f"{took.value}{spread}", ratio])
     moving += took.value if kind != "convolution" else 0
 columns = ["ms per step, float16", "counted", "measured", "measured / counted"]
 workshop.table(rows, columns, "H100, channels last, batch 256, 224 px")
@@ -682,7 +692,7 @@ print(f"with half the traffic: {fast / slow:.1f}; published: {fp16 / fp32:.1f}."
 #
 # [`torch.compile`](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step) **fuses** layers, so that no intermediate result goes to memory. A residual block ends with a batch norm, an addition of the shortcut and a ReLU, which compute almost nothing.
 #
-# **Your turn:** write their passes over memory, one by one and fused. **Predict** both gains from them: of fusing, and of 16 bits. The cell also times the batch norm alone, with its sums and without. (Compiling takes up to half a minute. The measurement is untested on a GPU.)
+# **Your turn:** write their passes over memory, one by one and fused. **Predict** both gains from them: of fusing, and of 16 bits. The cell also times the batch norm alone: in both layouts, and without its sums. (Compiling takes up to half a minute. The measurement is untested on a GPU.)
 
 
 # %%
@@ -698,12 +708,10 @@ def block_end(fused):
 block_end = nb06.check_block_end(block_end)
 accesses = {"copy": 2}  # of arrays
 for name, fused in (("one by one", False), ("fused", True)):
-    accesses[name] = sum(len(reads + writes) for reads, writes in block_end(fused))
+    accesses[name] = sum(len(reads) + len(writes) for reads, writes in block_end(fused))
 print(", ".join(f"{name}: {count} arrays read or written" for name, count in accesses.items()))
 
 # %%
-from rn50.allocator import keep_memory
-
 norm, known = (torch.nn.BatchNorm2d(64).to(device) for _ in range(2))
 known.eval()  # normalises with stored averages
 
@@ -718,9 +726,9 @@ arrays = {
     dtype: torch.randn(2, *shape, device=device).to(dtype) for dtype in (torch.float32, reduced)
 }
 versions = {"copy": lambda x, shortcut: x.clone(), "one by one": tail,
-            "sums": lambda x, shortcut: norm(x), "no sums": lambda x, shortcut: known(x)}  # fmt: skip
+            "sums": lambda x, shortcut: norm(x), "channels last": lambda x, shortcut: norm(x),
+            "no sums": lambda x, shortcut: known(x)}  # fmt: skip
 spent = {}
-keep_memory()  # on a CPU, a new array otherwise costs page faults, more than its passes
 with torch.no_grad():
     if session.compile:
         begin = time.perf_counter()
@@ -734,9 +742,11 @@ with torch.no_grad():
             print("torch.compile does not work here:", str(error).splitlines()[0])
     for turn in range(turns + 1):  # the first one warms up
         for dtype, (block, shortcut) in arrays.items():
+            other = block.to(memory_format=torch.channels_last)
             for name, version in versions.items():
+                array = other if name == "channels last" else block
                 begin = time.perf_counter()
-                version(block, shortcut).view(-1)[0].item()  # waits for the device
+                version(array, shortcut)[0, 0, 0, 0].item()  # waits for the device
                 found = spent.setdefault((str(dtype)[6:], name), [])
                 found += [time.perf_counter() - begin] if turn else []
 rows, base = [], spent["float32", "one by one"]
@@ -752,14 +762,15 @@ columns = ["", "arrays read or written", "ms: counted", "measured", "gain: count
 title = f"The end of a block, {session.tail} images, turns: {turns}; counted at the copy's speed"
 workshop.table(rows, columns, title)
 for dtype in (str(dtype)[6:] for dtype in arrays):
-    ms = {name: 1000 * np.median(spent[dtype, name]) for name in ("copy", "sums", "no sums")}
-    print(f"{dtype}: batch norm {ms['sums']:.1f} ms (counted {1.5 * ms['copy']:.1f}),", end=" ")
+    ms = {name: 1000 * np.median(spent[dtype, name]) for name in versions}
+    print(f"{dtype}: batch norm {ms['sums']:.1f} ms,", end=" ")
+    print(f"channels last {ms['channels last']:.1f} (counted {1.5 * ms['copy']:.1f}),", end=" ")
     print(f"without its sums {ms['no sums']:.1f} ms (counted {ms['copy']:.1f})")
 session.expect({"h100.compiled.ips": None})
-del arrays, block, shortcut
+del arrays, array, block, shortcut, other
 
 # %% [markdown]
-# A time far above its count is computing: it stays with `shape = (2, 64, 56, 56)`, whose arrays fit in a cache. If it is that of the `float32` sums, the reason is that a CPU's batch norm adds up `float32` in double precision, `bfloat16` in `float32` ([`acc_type`](https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/Normalization.cpp)). In the whole network, compiling gained 1.2 (two H100s, on two days).
+# A time far above its count is computing: it stays with `shape = (2, 64, 56, 56)`, whose arrays fit in a cache. On a CPU, the `float32` sums in NCHW are an example: PyTorch adds one number after the other, but in channels last several at once ([source](https://github.com/pytorch/pytorch/blob/02793981e2a23214e0a159b7eef8685ea5738310/aten/src/ATen/native/cpu/batch_norm_kernel.cpp)). In the whole network, compiling gained 1.2 (two H100s, on two days).
 #
 # ## Your turn: one more rung
 #
@@ -823,11 +834,12 @@ if found and found["4_amp"]["paired"]:
     before, after = (report["compute_ms"] - optimizer_ms for report in found.values())
     print(f"The passes alone gained {before / after:.2f} in the script.")
 else:
-    print("The prediction is not tested: this needs DALI, and memory for both scripts.")
+    print("The prediction is not tested: this needs DALI, memory for both scripts,", end=" ")
+    print("and a script that calls trace.step().")
 workshop.ladder.figure("4_amp")
 
 # %% [markdown]
-# If it gains less than predicted, its passes gain less than alone, or the rest takes longer. In the traces above, what gained least now takes more. The recorded H100's rung 4 reached 2,530 images/s, not 4,833 as above: NCHW, batch 128, JPEG files, and waits for the GPU between a step's parts.
+# If the prediction is off, the passes gained more or less than alone (compare the printed factors), or the rest changed. The recorded H100's rung 4 reached 2,530 images/s, not 4,833 as above. It differs in layout (NCHW), batch (128), input (JPEG files) and waiting between a step's parts.
 #
 # ## The same accuracy?
 #
@@ -859,7 +871,7 @@ print(f"The means differ by {gap:.2f} points, or {gap / error:.1f} standard erro
 # - A loss scale moves gradients into `float16`'s range. A fixed scale can fail silently.
 # - Many updates are too small for 16 bits, so the weights stay in `float32`.
 # - Activations take about half the memory: room for a larger batch.
-# - Arithmetic-bound layers gain most; by the count, memory-bound ones gain a factor of 2, the optimizer nothing. Fusing gains more.
+# - Arithmetic-bound layers can gain most; by the count, memory-bound ones gain a factor of 2, the optimizer nothing. Fusing multiplies that.
 #
 # **Try it:** in `train_scaled`, round the weights to `bfloat16` after each step, and predict the loss of the last run. (On an EPYC, it was 2.06 instead of 1.91.)
 #

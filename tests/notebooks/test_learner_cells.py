@@ -309,7 +309,7 @@ SWAPPED = (
     ("answer", "said"),
     [
         ("", "A finished version is used"),
-        (RULE, "right in all 4 test cases"),
+        (RULE, "right in all 5 test cases"),
         ("return (scale / 2, good) if not finite else (scale, good + 1)", "count does not restart"),
         (RULE.replace("* 2, 0", "* 2, good + 1"), "count does not restart"),
         (RULE.replace("good + 1 ==", "good =="), "does not double after `wait` good steps"),

@@ -80,6 +80,7 @@ def least_ms(
 
 
 Passes = list[tuple[str, str]]  # the names of the arrays that each reads, and of those it writes
+NAMES = str | tuple | list | set | frozenset
 
 
 def block_end(fused: bool) -> Passes:
@@ -127,7 +128,7 @@ def check_block_end(own: Callable[[bool], Passes]) -> Callable[[bool], Passes]:
         for one in own(False), own(True):
             for each in one or ():
                 pair = isinstance(each, tuple | list) and len(each) == 2
-                if not pair or not all(isinstance(names, str | tuple | list) for names in each):
+                if not pair or not all(isinstance(names, NAMES) for names in each):
                     wrong(f"{each!r} is not a pair of names.", 'Write ("xs", "y"), or ("x", "").')
         mistakes: list[Mistake] = [
             (lambda case, of=of, found=found: found if case is of else [], diagnosis, remedy)

@@ -47,6 +47,8 @@ def test_written_normalise_is_used_and_an_unwritten_one_replaced(capsys):
 def test_written_crop_is_used_and_an_unwritten_one_replaced(capsys):
     own = edited(CROP, "[size, size]", "(size, size)")
     assert nb05.check_crop(own) is own, capsys.readouterr().out
+    squares = edited(CROP, "[0.05, 1.0]", "[0.05, 1.0], random_aspect_ratio=[1, 1]")
+    assert nb05.check_crop(squares) is squares, capsys.readouterr().out
     assert nb05.check_crop(stub) is nb05.crop
     assert "not written yet" in capsys.readouterr().out
 
