@@ -387,7 +387,7 @@ dist.destroy_process_group()
 #
 # With your workers, Gloo's shortest time up to 64 KB is α. β minimises the *relative* errors from 1 to 32 MB, the sizes of buckets.
 #
-# **Predict** the ratio of the times: 32 MB is 8,192 × 4 KB.
+# **Predict** the ratio of the times: 32 MB is 8,192 × 4 KB. At which sizes is `ring.py` slowest against Gloo?
 
 # %%
 import matplotlib.pyplot as plt
@@ -415,6 +415,8 @@ half = latency / per_byte  # bytes that take as long as the latency
 axes.axvline(half, color="0.55", ls=":")
 axes.text(half, 1e3 * seconds.max(), f"α × β: {half / 1024:,.0f} KB ", ha="right", va="top")
 ticks = [f"{n / 2**20:.0f} MB" if n >= 2**20 else f"{n / 1024:.0f} KB" for n in size[::4]]
+over = zip(ticks, (swept["ring.py"][1] / seconds)[::4], strict=True)
+print("ring.py over Gloo:", ", ".join(f"{at}: {times:.1f} ×" for at, times in over))
 axes.set_xticks(size[::4], ticks)
 axes.minorticks_off()
 axes.yaxis.set_major_formatter("{x:g}")
@@ -521,7 +523,7 @@ print(f"8 V100s (published, batch 208): a step takes {longer:.1f} ms longer than
 #
 # ## What does the larger batch change?
 #
-# Eight workers with 16 images each take steps of 128 images, an eighth as many per epoch. *One* worker with 128 shows the same, except for batch norm. **Predict** the order of the final losses:
+# Eight workers with 16 images each take steps of 128 images, an eighth as many per epoch. Change 3 scaled the rate: is that enough? *One* worker with 128 shows the same, except for batch norm. **Predict** the order of the final losses:
 
 # %% language="bash" magic_args="-e"
 # run() {  # name, then flags; --lr is for a batch of 256: 1.6 is 0.1 at 16
@@ -587,4 +589,4 @@ session.expect({key: ends.get(name) for name, key in keys.items()})
 #
 # **Try it:** find the bugs in `exercises/hunt/train_parallel.py` (TensorFlow; exercise `ex04.hunt` checks your answer). Porting it to PyTorch has [three traps](../docs/migration.md).
 #
-# Does the data pipeline keep up with several workers? Notebook 04 measures it.
+# Does the input keep up with several GPUs? Notebook 04 measures it.

@@ -445,7 +445,7 @@ gain = max(speed.values()) / speed["Python loop"]
 session.note("gain", gain, "times", "speed of the fastest input over the Python loop")
 
 # %% [markdown]
-# If a bar ends left of the dashed line, **the device waits for its input**. While images are decoded one at a time, expect little from tf.data or interleaving. *n* cores decode at most *n* times as fast; overlap adds the rest. Decoding only the crop skips few Huffman codes. Prefetching hides the shorter of input and device. PyTorch's workers use *n* cores and prefetch.
+# If a bar ends left of the dashed line, **the device waits for its input**. While images are decoded one at a time, expect little from tf.data or interleaving. *n* cores decode at most *n* times as fast; on a busy machine, the gain can vanish. Decoding only the crop skips few Huffman codes. Prefetching hides the shorter of input and device. PyTorch's workers use *n* cores and prefetch.
 #
 # Shards alone save at most the time of reading, a few percent if your files are cached. They pay off where opening a file is slow (notebook 01). Rung 3, in 05, reads yours.
 #
@@ -471,7 +471,7 @@ session.expect(dict.fromkeys(f"input.h100.{way}" for way in ("synthetic", "dali"
 # %% [markdown]
 # A device that needs more cores than you have waits for its input. With DALI, which decodes on the GPU, the recorded H100 reaches 91% of its *synthetic* speed from JPEG files, 90% from shards.
 #
-# ## Where to shard
+# ## Is it right?
 #
 # In tf.data, the split between ranks is one more stage, and its position decides whether the result is right. Each of eight ranks should train on a different eighth. All four programs below run without an error. **Predict** which are right.
 
@@ -499,7 +499,7 @@ if TF:
 # - **One seed** is right, but each rank reads everything and drops seven of eight records.
 # - **Shard, shuffle** is right and cheap. Shard the *file names*, before anything is read. If shards differ in size, `.take(steps)` gives all ranks the same number of steps. Each rank sees the same eighth in every epoch, unless you reshuffle the files with a common seed.
 #
-# **Your turn.** Put the stages together, for one rank of many: which order do `shard`, `interleave`, `shuffle`, `map`, `batch` and `prefetch` need? `decode_crop` above returns an image and its label. The check runs your function on small shards whose labels number the images. Then it feeds the device; **predict** its speed-up over `+ prefetch`. `tf.data.AUTOTUNE` lets tf.data choose a buffer size or `num_parallel_calls`.
+# **Your turn.** Put the stages together, for one rank of many: which order do `shard`, `interleave`, `shuffle`, `map`, `batch` and `prefetch` need? `decode_crop` above returns an image and its label. The check runs your function on small shards whose labels number the images. Then it feeds the device; **predict** its speed-up over `+ prefetch` (one pair can mislead: run the turns again). `tf.data.AUTOTUNE` lets tf.data choose a buffer size or `num_parallel_calls`.
 
 
 # %%
@@ -525,26 +525,29 @@ if TF:
 if TF:
     labels = np.sort([classes.index(path.parent.name) for path in paths])
     sizes = [len(labels) // 24, len(labels) // 6, len(labels)]  # half a class, two, all
-    fig, axes = plt.subplots(len(sizes), 1, figsize=(9, 2.8), layout="constrained")
+    yours = [classes.index(p.parent.name) for n in range(count) for p in shuffled[n::count]]
+    orders = {f"sorted,\nbuffer {size:,}": (labels, size) for size in sizes}
+    orders[f"your shards,\nbuffer {sizes[0]:,}"] = yours, sizes[0]
+    fig, axes = plt.subplots(len(orders), 1, figsize=(9, 3.4), layout="constrained")
     mixed = {}
-    for ax, size in zip(axes, sizes, strict=True):
-        stream = tf.data.Dataset.from_tensor_slices(labels).shuffle(size, seed).batch(32, True)
+    for ax, (name, (order, size)) in zip(axes, orders.items(), strict=True):
+        stream = tf.data.Dataset.from_tensor_slices(order).shuffle(size, seed).batch(32, True)
         batches = np.array(list(stream.as_numpy_iterator()))
-        mixed[size] = np.mean([len(set(batch)) for batch in batches])
+        mixed[name] = np.mean([len(set(batch)) for batch in batches])
         ax.imshow(batches.reshape(1, -1), aspect="auto", cmap="cividis", interpolation="nearest")
         ax.set(xticks=[], yticks=[])
-        ax.set_ylabel(f"buffer\n{size:,}", rotation=0, ha="right", va="center")
-        found = f"{mixed[size]:.1f} of {len(classes)}\nclasses in\na batch"
+        ax.set_ylabel(name, rotation=0, ha="right", va="center")
+        found = f"{mixed[name]:.1f} of {len(classes)}\nclasses in\na batch"
         ax.text(1.01, 0.5, found, transform=ax.transAxes, va="center")
     fig.suptitle("Only a buffer as large as the sorted file mixes it fully", x=0.01, ha="left")
     axes[-1].set_xlabel("images of an epoch, in order; the shade is the class")
-    counts = ", ".join(f"{size}: {count:.1f}" for size, count in mixed.items())
-    workshop.figure(fig, alt=f"Mean number of classes in a batch by buffer size: {counts}")
+    counts = "; ".join(f"{name}: {number:.1f}" for name, number in mixed.items())
+    workshop.figure(fig, alt=f"Mean number of classes in a batch: {counts}".replace("\n", " "))
 
 # %% [markdown]
-# Notebook 02 showed what sorted batches do to batch norm. A large buffer costs memory on every rank. So shuffle **once, when you write the shards**, as you did; then a small buffer suffices.
+# Notebook 02 showed what sorted batches do to batch norm. A large buffer costs memory on every rank. So shuffle **once, when you write the shards**, as you did; then a small buffer suffices (last row).
 #
-# ## A bug that stays silent
+# ### A bug that stays silent
 #
 # A fast pipeline can still feed wrong images. The talk's recipe 2 rotates images by random angles, which it draws with NumPy in the function that builds the graph. ([docs/talk.md](../docs/talk.md) shows how to run it, and lists its other mistakes.) The next cell draws angles in a tf.data `map`, with NumPy and with TensorFlow. **Predict** what each row shows.
 
