@@ -491,7 +491,7 @@ session.note("exposed_ms", after + waiting, "ms", "exposed exchange of a pass, w
 #
 # Your model leaves out two things. Ranks wait for the slowest, and exchange and computation share hardware (the cores with Gloo, a few multiprocessors with NCCL). The ratios show how much the exchange slows computing; the last two columns, the reverse (the trace with rank 0's wait). In the figure, only the exchange runs where it is shaded.
 #
-# Does the race expose more than this pass? On a CPU, the cell's last rows change one thing at a time: ranks do not start a step together; processes read images; the script is the race's; scripts take turns. Ten steps vary, so run the cell twice and ignore small differences.
+# Does the race expose more than this pass? On a CPU, see the cell's last rows. The second is a training step, which ranks do not start together. Then one change each: processes read images; the script is the race's; scripts take turns. Ten steps vary, so run the cell twice and ignore small differences.
 #
 # ## What would eight GPUs lose?
 #
