@@ -98,7 +98,7 @@ def trace(file: str | PathLike, show: bool = True, of: str = "step") -> dict[str
     if not show:
         return ms
     exchange = total(painted([span for span in spans if span[2] == "exchange"])) / count
-    output.Slot().update(draw(found, timeline, ms, exchange, of))
+    output.Slot().update(draw(found, timeline, ms, of))
     whole = sum(ms.values())
     where = "GPU" if found.gpu else "processor"
     longest = sorted(ms.items(), key=lambda item: -item[1])
@@ -149,7 +149,7 @@ def read(file: Path) -> Steps:
             for e in json.loads(data)["traceEvents"] if e.get("ph") == "X" and "cat" in e
         ]  # fmt: skip
     except BROKEN as wrong:
-        reason = wrong.strerror if isinstance(wrong, OSError) else wrong
+        reason = wrong.strerror if isinstance(wrong, OSError) else str(wrong)
         if not reason or isinstance(wrong, LookupError | TypeError | AttributeError):
             reason = "damaged, or not of its form"
         raise UserError(
@@ -165,7 +165,8 @@ def read(file: Path) -> Steps:
     numbers = {int(mark.name.removeprefix("ProfilerStep#")) for mark in marks}
     first, final = min(numbers), max(numbers)
     if missing := set(range(first, final)) - numbers:
-        raise UserError(f"{file} is incomplete: of steps {first} to {final}, it lacks {missing}")
+        lacks = ", ".join(map(str, sorted(missing)))
+        raise UserError(f"{file} is incomplete: of steps {first} to {final}, it lacks {lacks}")
     main = marks[0].lane
     last = max(e.end for e in [*marks, *(e for e in events if e.cat in ON_GPU)])
     window = marks[0].begin, last
@@ -258,11 +259,11 @@ def total(spans: Iterable[Span], kind: str = "") -> float:
 
 
 def draw(
-    found: Steps, timeline: Sequence[Span], ms: Mapping[str, float], exchange: float, of: str
+    found: Steps, timeline: Sequence[Span], ms: Mapping[str, float], of: str
 ) -> dict[str, Any]:
     """Return the figure of the step with the median duration as a display bundle.
 
-    `timeline` is what counts when, `ms` its mean per step, `exchange` that of all exchange.
+    `timeline` is what counts when, `ms` its mean per step.
     """
     import matplotlib.pyplot as plt
 
@@ -276,14 +277,15 @@ def draw(
         for lane in [*found.host, *found.gpu]
     ]
     lanes = [lane for lane in lanes if total(lane.spans) > 0.001 * (end - begin)]
+    exchange = [span for lane in lanes for span in lane.spans if span[2] == "exchange"]
     exposed: list[Span] = []  # only the exchange runs
     if len(lanes) == 1 and not found.gpu:
         parts = [part for part in lanes[0].ranges if total([part]) > 0.005 * (end - begin)]
         lanes = [stacked(lanes[0], part, order) for part in parts or [(begin, end, of)]]
         begin, end = 0.0, max(total(lane.spans) for lane in lanes)
-    elif exchange > 0.01 * whole:
-        title = f"On average, {short(ms['exchange'])} of {short(exchange)} of exchange are exposed"
+    elif (spent_on_it := total(painted(exchange))) > 0.01 * length:
         exposed = [span for span in clipped(timeline, begin, end) if span[2] == "exchange"]
+        title = f"Of {short(spent_on_it)} of exchange, {short(total(exposed))} are exposed"
     texts, named = [], set()
     with plot.style():
         fig, axes = plt.subplots(figsize=(9, 1.5 + 0.6 * len(lanes)))
@@ -297,12 +299,15 @@ def draw(
                 axes.broken_barh([(b - begin, e - b)], (row - 0.45, 0.8), facecolor=shade, zorder=0)
             height = row - 0.32 if lane.ranges else row + 0.05
             for b, e, name in lane.ranges or lane.spans:
-                label = f"{name} {short(e - b)}"
-                if 0.0115 * len(label) < (e - b) / (end - begin):  # it fits
-                    ink = "white" if name in ("convolution", "exchange", "optimizer") else "black"
-                    middle = (b + e) / 2 - begin
+                label, room = f"{name} {short(e - b)}", (e - b) / (end - begin) / 0.0115
+                if lane.ranges and len(label) >= room:
+                    label = name
+                if len(label) < room:  # it fits
+                    dark = not lane.ranges and name in ("convolution", "exchange", "optimizer")
+                    ink, middle = "white" if dark else "black", (b + e) / 2 - begin
                     axes.text(middle, height, label, color=ink, ha="center", va="center")
-                    named.add(name)
+                    if not lane.ranges:  # its colour is explained
+                        named.add(name)
             top = [f"{kind} {short(time)}" for kind, time in (+spent).most_common(4)]
             texts.append(f"{lane.name}: {', '.join(top)}")
         band = {"fc": KINDS["exchange"], "alpha": 0.2, "zorder": 0, "label": "exposed"}

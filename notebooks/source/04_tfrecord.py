@@ -7,7 +7,7 @@
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
-device: float | None = None  # images/s of a simulated GPU; None: one V100, in profile gpu an H100
+device: float | None = None  # images/s of a simulated GPU; None: yours, without one a V100
 rounds: int | None = None  # rounds in which the stages take turns
 seed: int = 0  # seed of Python's random numbers and of the shuffles
 
@@ -27,12 +27,13 @@ import torch
 from PIL import Image
 
 import workshop
-from workshop.lessons import nb04
+from workshop.lessons import nb01, nb04
 
 session = workshop.start("04", profile)
 rounds, batch_size = rounds or session.rounds, session.batch_size
 cores = session.machine.cores
-device = device or session.results[session.device].value
+this_gpu = nb01.training_speed() if torch.cuda.is_available() else None  # ResNet-50, float16
+device = device or this_gpu or session.results[session.device].value
 os.chdir(session.folder)  # scratch files are written here
 folder = workshop.ladder.shards_folder()  # notebook 05 trains from it
 TF = workshop.has("tensorflow")
@@ -167,7 +168,7 @@ shards = sorted(map(str, folder.glob("train-*")))
 # The library's `verify` reads your shards, compares every checksum and decodes every image:
 
 # %% language="bash" magic_args="-e"
-# ls $SHARDS | head -3
+# ls $SHARDS | tail -3
 # head -3 $SHARDS/index/train-00000-of-*.idx
 # python -m data_prep.verify --quiet $SHARDS
 
@@ -242,7 +243,7 @@ class Shards(torch.utils.data.IterableDataset):
 
 
 # %% [markdown]
-# The next cell starts the workers and feeds a device that sleeps for as long as a real one would compute. It is simulated even if you have a GPU, because this input runs on the processor; DALI (notebook 05) can use the GPU. **Predict** the speed-up here, and in each cell with a `guess`.
+# The next cell starts the workers and feeds a device that sleeps for as long as a real one would compute. It is simulated even if you have a GPU (then at its measured speed), so that you can choose another; DALI (notebook 05) can use the GPU. **Predict** the speed-up here, and in each cell with a `guess`.
 
 # %%
 photos = Shards(rank=0, size=1)
@@ -366,7 +367,7 @@ if TF:
     old = measure("+ parallel map", guess, before="+ interleave, shuffle")
     preparing = 1 / old - 1 / device  # seconds per image
     most = 1 / (preparing / cores + 1 / device) / old
-    print(f"If {cores} cores shared the preparing perfectly: {most:.2f} times")
+    print(f"If {cores} cores shared the work perfectly: {most:.2f} times")
 
 # %% [markdown]
 # **Decode only the crop. Predict:** what share of an image's time does decoding its bottom quarter take? The JPEG's header gives the image's size, enough to choose the random box. TensorFlow calls libjpeg-turbo, which reads a JPEG in two steps: Huffman decoding, in order from the first byte; then, for each block, the inverse DCT and the conversion to RGB. Outside the box, it skips the second step; below it, the first, too.
@@ -404,7 +405,7 @@ if TF:
     guess = 1.2  # your number
     old = measure("+ prefetch", guess, before="+ decode the crop")
     most = min(device, 1 / (1 / old - 1 / device)) / old
-    print(f"If one hid the other completely: {most:.2f} times")
+    print(f"If the shorter were hidden completely: {most:.2f} times")
 
 # %% [markdown]
 # A single measurement can mislead. Next, all stages take turns, so that a slow spell affects them all. Diamonds are your predictions. A difference is clear if all turns, at least five, agree.
@@ -428,7 +429,7 @@ for name, (guess, before) in predicted.items():
     ax.plot(guess * speed[before], names.index(name) + 0.3, "D", color="black", mfc="white")
 ax.axvline(device, color="black", ls="--")
 ax.text(device, -0.6, "the device alone ", ha="right")
-between = len(names) - len(ready) - 0.5
+between = names.index(ready[0]) - 0.5
 ax.axhline(between, color="0.55", ls=":")
 ax.text(device, between - 0.1, "input and device alternate ", ha="right", va="bottom")
 ax.text(device, between + 0.1, "they overlap ", ha="right", va="top")
@@ -444,13 +445,33 @@ gain = max(speed.values()) / speed["Python loop"]
 session.note("gain", gain, "times", "speed of the fastest input over the Python loop")
 
 # %% [markdown]
-# If a bar ends left of the dashed line, **the device waits for its input**. While images are decoded one at a time, expect little from tf.data or interleaving. *n* cores decode at most *n* times as fast; overlap adds the rest. Decoding only the crop skips few Huffman codes. Prefetching hides the shorter time, the input's or the device's. PyTorch's workers use *n* cores and prefetch.
+# If a bar ends left of the dashed line, **the device waits for its input**. While images are decoded one at a time, expect little from tf.data or interleaving. *n* cores decode at most *n* times as fast; on a busy machine, the gain can vanish. Decoding only the crop skips few Huffman codes. Prefetching hides the shorter of input and device. PyTorch's workers use *n* cores and prefetch.
 #
-# Shards alone save at most the time of reading, a few percent if your files are cached. They pay where opening a file is slow (notebook 01), and TensorFlow and DALI read them.
+# Shards alone save at most the time of reading, a few percent if your files are cached. They pay off where opening a file is slow (notebook 01). Rung 3, in 05, reads yours.
 #
-# The last line compares the two complete pipelines. **tf.data is not always the faster one.** Its threads run no Python and decode only the crop, but its resize, in float32, can cost more than Pillow's in integers. Compare the parts timed above.
+# The last line compares the two complete pipelines. **tf.data is not always the faster one.** Its threads run no Python and decode only the crop, but its antialiased resize, in float32, can cost more than Pillow's. Compare the parts timed above.
 #
-# ## Where to shard
+# ## Where is the time going now?
+#
+# How many cores keep a device busy? Divide its images/s by those of one core. **Predict** how many one H100 needs (and your GPU, if you have one).
+
+# %% tags=["results"]
+devices = {"this GPU, float16": this_gpu} if this_gpu else {}
+devices |= {
+    "one V100, FP16 (published)": session.results["published.v100.1gpu.fp16.ips"].value,
+    "one H100, float16 (recorded)": session.results["input.h100.synthetic"].value,
+}
+for name in ready:
+    one_core = np.median(alone[name]) / cores
+    print(f"One of {cores} cores prepares {one_core:,.0f} images/s with {name!r}. Cores needed:")
+    for device_name, needed in devices.items():
+        print(f"  {needed / one_core:8.3g} for {needed:7,.1f} images/s: {device_name}")
+session.expect(dict.fromkeys(f"input.h100.{way}" for way in ("synthetic", "dali", "tfrecord")))
+
+# %% [markdown]
+# A device that needs more cores than you have waits for its input. With DALI, which decodes on the GPU, the recorded H100 reaches 91% of its *synthetic* speed from JPEG files, 90% from shards.
+#
+# ## Is it right?
 #
 # In tf.data, the split between ranks is one more stage, and its position decides whether the result is right. Each of eight ranks should train on a different eighth. All four programs below run without an error. **Predict** which are right.
 
@@ -475,10 +496,10 @@ if TF:
 # %% [markdown]
 # - **No shard** is the talk's recipe 2: every rank reads the whole file.
 # - **Shuffle, shard**: each rank shuffles with a different seed, so the eighths overlap and miss a third of the images.
-# - **One seed** fixes that, but each rank reads everything and drops seven of eight records.
+# - **One seed** is right, but each rank reads everything and drops seven of eight records.
 # - **Shard, shuffle** is right and cheap. Shard the *file names*, before anything is read. If shards differ in size, `.take(steps)` gives all ranks the same number of steps. Each rank sees the same eighth in every epoch, unless you reshuffle the files with a common seed.
 #
-# **Your turn.** Put the stages together, for one rank of many: which order do `shard`, `interleave`, `shuffle`, `map`, `batch` and `prefetch` need? `decode_crop` above returns an image and its label. The check runs your function on small shards whose labels number the images. Then it feeds the device; **predict** its speed-up over `+ prefetch`. `tf.data.AUTOTUNE` lets tf.data choose a buffer size or `num_parallel_calls`.
+# **Your turn.** Put the stages together, for one rank of many: which order do `shard`, `interleave`, `shuffle`, `map`, `batch` and `prefetch` need? `decode_crop` above returns an image and its label. The check runs your function on small shards whose labels number the images. Then it feeds the device; **predict** its speed-up over `+ prefetch` (one pair can mislead: run the turns again). `tf.data.AUTOTUNE` lets tf.data choose a buffer size or `num_parallel_calls`.
 
 
 # %%
@@ -504,26 +525,29 @@ if TF:
 if TF:
     labels = np.sort([classes.index(path.parent.name) for path in paths])
     sizes = [len(labels) // 24, len(labels) // 6, len(labels)]  # half a class, two, all
-    fig, axes = plt.subplots(len(sizes), 1, figsize=(9, 2.8), layout="constrained")
+    yours = [classes.index(p.parent.name) for n in range(count) for p in shuffled[n::count]]
+    orders = {f"sorted,\nbuffer {size:,}": (labels, size) for size in sizes}
+    orders[f"your shards,\nbuffer {sizes[0]:,}"] = yours, sizes[0]
+    fig, axes = plt.subplots(len(orders), 1, figsize=(9, 3.4), layout="constrained")
     mixed = {}
-    for ax, size in zip(axes, sizes, strict=True):
-        stream = tf.data.Dataset.from_tensor_slices(labels).shuffle(size, seed).batch(32, True)
+    for ax, (name, (order, size)) in zip(axes, orders.items(), strict=True):
+        stream = tf.data.Dataset.from_tensor_slices(order).shuffle(size, seed).batch(32, True)
         batches = np.array(list(stream.as_numpy_iterator()))
-        mixed[size] = np.mean([len(set(batch)) for batch in batches])
+        mixed[name] = np.mean([len(set(batch)) for batch in batches])
         ax.imshow(batches.reshape(1, -1), aspect="auto", cmap="cividis", interpolation="nearest")
         ax.set(xticks=[], yticks=[])
-        ax.set_ylabel(f"buffer\n{size:,}", rotation=0, ha="right", va="center")
-        found = f"{mixed[size]:.1f} of {len(classes)}\nclasses in\na batch"
+        ax.set_ylabel(name, rotation=0, ha="right", va="center")
+        found = f"{mixed[name]:.1f} of {len(classes)}\nclasses in\na batch"
         ax.text(1.01, 0.5, found, transform=ax.transAxes, va="center")
-    fig.suptitle("A sorted file needs a buffer as large as itself", x=0.01, ha="left")
+    fig.suptitle("Only a buffer as large as the sorted file mixes it fully", x=0.01, ha="left")
     axes[-1].set_xlabel("images of an epoch, in order; the shade is the class")
-    counts = ", ".join(f"{size}: {count:.1f}" for size, count in mixed.items())
-    workshop.figure(fig, alt=f"Mean number of classes in a batch by buffer size: {counts}")
+    counts = "; ".join(f"{name}: {number:.1f}" for name, number in mixed.items())
+    workshop.figure(fig, alt=f"Mean number of classes in a batch: {counts}".replace("\n", " "))
 
 # %% [markdown]
-# Notebook 02 showed what sorted batches do to batch norm. A large buffer costs memory on every rank. So shuffle **once, when you write the shards**, as you did; then a small buffer suffices.
+# Notebook 02 showed what sorted batches do to batch norm. A large buffer costs memory on every rank. So shuffle **once, when you write the shards**, as you did; then a small buffer suffices (last row).
 #
-# ## A bug that stays silent
+# ### A bug that stays silent
 #
 # A fast pipeline can still feed wrong images. The talk's recipe 2 rotates images by random angles, which it draws with NumPy in the function that builds the graph. ([docs/talk.md](../docs/talk.md) shows how to run it, and lists its other mistakes.) The next cell draws angles in a tf.data `map`, with NumPy and with TensorFlow. **Predict** what each row shows.
 
@@ -551,28 +575,6 @@ if TF:
 # rn50 run --backend tensorflow --data-root $SHARDS --no-val -n 1 -e 1 $TRAIN 2>&1 | tail -n 2
 
 # %% [markdown]
-# ## Where is the time going now?
-#
-# How many cores keep a device busy? Divide its images/s by those of one core. **Predict** the cores for one H100, and for this machine's own training of ResNet-50 at 224 pixels.
-
-# %% tags=["results"]
-from workshop.lessons import nb01
-
-devices = {
-    "this machine": nb01.training_speed(),
-    "one V100, FP16 (published)": session.results["published.v100.1gpu.fp16.ips"].value,
-    "one H100, float16 (recorded)": session.results["input.h100.synthetic"].value,
-}
-for name in ready:
-    one_core = np.median(alone[name]) / cores
-    print(f"One of {cores} cores prepares {one_core:,.0f} images/s with {name!r}. Cores needed:")
-    for device_name, needed in devices.items():
-        print(f"  {needed / one_core:6.2f} for {needed:7,.1f} images/s: {device_name}")
-session.expect(dict.fromkeys(f"input.h100.{way}" for way in ("synthetic", "dali", "tfrecord")))
-
-# %% [markdown]
-# If this machine needs less than one core, input is not its bottleneck. With DALI, which decodes on the GPU, the recorded H100 reaches 91% of its *synthetic* speed from JPEG files, 90% from shards.
-#
 # ## Key takeaways
 #
 # - First find out whether the input is the bottleneck: the faster the device, the more likely it is.
@@ -583,4 +585,4 @@ session.expect(dict.fromkeys(f"input.h100.{way}" for way in ("synthetic", "dali"
 #
 # **Try it:** set `device = 400.2`, a V100 in FP32, in the first code cell, and predict after which stage the device no longer waits.
 #
-# What remains is decoding, which can keep all cores busy. DALI can move it to the GPU.
+# What remains is decoding and resizing, which can keep all cores busy. DALI can move both to the GPU.

@@ -72,7 +72,7 @@ def test_work_of_the_last_step_counts_to_its_end(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[list[Any]], Any]:
+def drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any]:
     """`drawn(step)` returns the axes of its figure, the alt text and the width in pixels."""
     bundle, found = output.figure_bundle, []
 
@@ -82,8 +82,8 @@ def drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[list[Any
         found.append((fig.axes[0], data["text/plain"], width))
         return data
 
-    def draw(step: list[Any]) -> Any:
-        trace(write(tmp_path / "t", [step, step]))
+    def draw(step: list[Any], *more: list[Any]) -> Any:
+        trace(write(tmp_path / "t", [step, *(more or [step])]))
         return found[-1]
 
     monkeypatch.setattr(output, "figure_bundle", keep)
@@ -98,13 +98,34 @@ def test_timeline_shows_threads_and_streams(drawn: Any) -> None:
     axes, alt, _ = drawn(STEP)
     assert names(axes) == ["main thread", "GPU 0, stream 7", "GPU 0, stream 20"]
     assert alt == (
-        "On average, 5 ms of 20.0 ms of exchange are exposed. One step of 100.0 ms. main thread:"
+        "Of 20.0 ms of exchange, 5 ms are exposed. One step of 100.0 ms. main thread:"
         " waiting 30.0 ms, optimizer 5 ms, convolution 1 ms, other 1 ms; GPU 0, stream 7:"
         " convolution 25.0 ms, normalisation 10.0 ms, pointwise 10.0 ms, optimizer 8 ms; GPU 0,"
         " stream 20: exchange 20.0 ms."
     )
     bands = [patch.get_x() for patch in axes.patches if patch.get_alpha()]
     assert bands == pytest.approx([70])  # from 70 to 75 ms, nothing but the exchange
+
+
+def test_the_title_is_of_the_step_that_is_drawn(drawn: Any) -> None:
+    """The third step is shorter than the other two, and its exchange is all exposed."""
+    exposed = [(HOST, "user_annotation", "ProfilerStep#5", 0, 90), (NCCL, *STEP[14][1:3], 20, 80)]
+    _, alt, _ = drawn(STEP, STEP, exposed)
+    assert alt.startswith("Of 20.0 ms of exchange, 5 ms are exposed. One step of 100.0 ms.")
+
+
+def test_a_range_called_exchange_does_not_explain_the_colour(drawn: Any) -> None:
+    host = [event for event in STEP if event[0] == HOST and event[2] not in ("backward", "update")]
+    host += [
+        (HOST, "user_annotation", "exchange", 50, 90),
+        (HOST, "user_annotation", "update", 90, 100),  # "update 10.0 ms" does not fit
+        ((7, 9), "cpu_op", "gloo:all_reduce", 55, 59),
+    ]
+    axes, *_ = drawn(host)
+    ink = {text.get_text(): text.get_color() for text in axes.texts}
+    assert ink["exchange 40.0 ms"] == ink["update"] == "black"  # on light grey
+    (legend,) = axes.figure.legends
+    assert "exchange" in [text.get_text() for text in legend.get_texts()]
 
 
 def test_threads_that_do_the_same_have_different_names(drawn: Any) -> None:
@@ -203,7 +224,7 @@ def test_a_missing_step_is_an_error(tmp_path: Path) -> None:
     from rn50lib.errors import UserError
 
     steps = [[(HOST, "user_annotation", f"ProfilerStep#{i}", 0, 100)] for i in (4, 5, 7)]
-    with pytest.raises(UserError, match=r"of steps 4 to 7, it lacks \{6\}"):
+    with pytest.raises(UserError, match=r"of steps 4 to 7, it lacks 6$"):
         trace(write(tmp_path / "t", steps))
 
 
