@@ -77,6 +77,10 @@ MISTAKES = (  # what a script has, what it lacks, and the remedy
     (r"(?s)\A(?=.*\bDistributedOptimizer\()(?=.*GradScaler\()", r"\.skip_synchronize\(",
      "scaler.step tests gradients that Horovod has not exchanged yet: call optimizer.synchronize()"
      " before it, and scaler.step(optimizer) in `with optimizer.skip_synchronize():`."),
+    (r"(?s)\b(\w+)(?: = |\.to\()(?:[^\n]|(?<=[(,])\n)*?channels_last.*"
+     r"\bbroadcast_parameters\(\1\.", NEVER,
+     "Horovod broadcasts no weights in channels last (`Tensor is required to be contiguous`):"
+     " convert the images only."),
     *((rf"(?ms)\A(?=.*^\s*(?:\w+\.)*(\w+)(?:: [\w.]+)? = [\w.]*GradScaler\()(?!.*\b\1\.{call}\()",
        NEVER,
        f"The loss scaler needs scaler.{call}, too.") for call in ("scale", "step", "update")),

@@ -89,6 +89,16 @@ def test_mistakes_that_cost_no_time_are_reported(monkeypatch) -> None:
     horovod = (LADDER / "4_amp_horovod.py").read_text()
     (early,) = ladder._warnings(horovod.replace(", optimizer.skip_synchronize()", ""))
     assert "call optimizer.synchronize() before it" in early
+    for layout in (
+        "device, memory_format=torch.channels_last)",
+        "\n        device, memory_format=torch.channels_last\n    )",
+        "device)\n    model = model.to(memory_format=torch.channels_last)",
+        "device)\n    model.to(memory_format=torch.channels_last)",
+    ):
+        (weights,) = ladder._warnings(
+            horovod.replace("classes)).to(device)", f"classes)).to({layout}")
+        )
+        assert "convert the images only" in weights
     (missing,) = ladder._warnings(re.sub(r".*= torch.amp.GradScaler.*\n", "", amp))
     assert "add a GradScaler" in missing
     (labels,) = ladder._warnings(amp.replace('["image/class/label"] - 1', '["image/class/label"]'))
