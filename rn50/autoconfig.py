@@ -188,8 +188,11 @@ def stored_values(given: Given) -> dict[str, Any]:
         if given.get("only_inference") and epoch is not None:
             trained = checkpoint.load(prefix, epoch).config
             found |= {n: trained[n] for n in scoped("score") if trained.get(n) is not None}
-            if unsupported_reason(found.get("dtype", "float32"), machine(), found["network"]):
-                del found["dtype"]  # trained on a different machine: choose for this one
+            dtype, there = found.get("dtype", "float32"), given.get("backend") or "torch"
+            if unsupported_reason(dtype, machine(), found["network"]) or (
+                dtype == "float16" and there == "tensorflow"
+            ):
+                del found["dtype"]  # trained on a different machine or backend: choose for this one
     found = {name: value for name, value in found.items() if name not in given}
     return found | ({"init_from": start} if start else {})
 
@@ -288,8 +291,11 @@ def choices(
         yield "launcher", "torchrun" if comm == "ddp" else "horovodrun", f"the one for {comm}"
     batch, why = 32, "the recipe's" if small else "no GPU: a small batch"
     if gpus and not small:
-        batch = base.batch_size
-        why = "the reference's, for 16 GB in FP16" if name == "reference" else f"of {name}"
+        batch, why = base.batch_size, f"of {name}"
+        if name == "reference":
+            why = "the reference's, for 16 GB in FP16"
+            if values["dtype"] in ("float32", "tf32"):  # activations take twice the memory
+                batch, why = 96, "the reference's, for 16 GB in FP32"
     if macro := values["macrobatch_size"]:
         batch = max(size for size in range(1, batch + 1) if macro % size == 0)
         why = f"a divisor of --macrobatch-size {macro}"
@@ -391,7 +397,9 @@ def best_dtype(machine: Machine, recipe: str, backend: str) -> tuple[str, str]:
         for dtype in half if backend == "torch" else ("bfloat16",):
             if not unsupported_reason(dtype, machine):
                 return dtype, f"the GPU's Tensor Cores compute in {dtype}"
-        return "float32", f"with {backend}, this GPU has no Tensor Cores for fewer bits"
+        if backend != "torch" and not unsupported_reason("float16", machine):
+            return "float32", "this GPU has Tensor Cores for float16 only, which is for PyTorch"
+        return "float32", "the GPU has no Tensor Cores for fewer bits"
     if machine.bfloat16:
         return "bfloat16", f"the processor computes in bfloat16 ({machine.bfloat16})"
     return "float32", "the processor has neither avx512_bf16 nor amx: bfloat16 would be slower"

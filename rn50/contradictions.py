@@ -128,10 +128,13 @@ def check_number_of_classes(config: TrainConfig) -> None:
 # --- on this machine ------------------------------------------------------------------------------
 
 
-def unsupported_reason(dtype: str, machine: Machine, network: str = "resnet") -> str | None:
+def unsupported_reason(
+    dtype: str, machine: Machine, network: str = "resnet", backend: str = "torch"
+) -> str | None:
     """Return why a machine cannot train in `dtype`, with the remedy, or None.
 
     bfloat16 runs on every processor. So does float16, but only the tiny network may use it there.
+    The remedy is one that the backend takes.
     """
     if not machine.gpus:
         needs = "needs a GPU, and there is none here: use --dtype"
@@ -142,7 +145,8 @@ def unsupported_reason(dtype: str, machine: Machine, network: str = "resnet") ->
     wanted, found = NEEDS.get(dtype, (0, 0)), min(gpu.capability for gpu in machine.gpus)
     if found >= wanted:
         return None
-    instead = "float16" if found >= NEEDS["float16"] else "float32"
+    half = found >= NEEDS["float16"] and backend == "torch"  # float16 needs its loss scaler
+    instead = "float16" if half else "float32"
     return (
         f"needs a GPU of capability {wanted[0]}.{wanted[1]} or later, and this one has"
         f" {found[0]}.{found[1]}: use --dtype {instead}"
@@ -151,7 +155,7 @@ def unsupported_reason(dtype: str, machine: Machine, network: str = "resnet") ->
 
 def machine_rules(c: TrainConfig, machine: Machine, group: LaunchEnv | None) -> Iterator[str]:
     """Yield an error for everything in which a machine, or a launcher, does not fit."""
-    if why := unsupported_reason(c.dtype, machine, c.network):
+    if why := unsupported_reason(c.dtype, machine, c.network, c.backend):
         yield f"--dtype {c.dtype} {why}"
     if group is None:
         yield from worker_rules(c, len(machine.gpus), machine.cores)

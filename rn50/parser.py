@@ -87,7 +87,7 @@ class Help(argparse.Action):
             for flag in parser.run_flags:
                 common = flag.dest in scoped("first") and FLAGS[flag.dest].group == "axes"
                 flag.help = flag.help if common else argparse.SUPPRESS
-            parser.epilog = f"{parser.help_command} explains every flag."
+            parser.epilog = f"{parser.help_command} explains every flag and the names for --set."
         first = parser.prog == "rn50 run" and values is None
         print(first_page() if first else parser.format_help(), end="")
         parser.exit()
@@ -112,15 +112,17 @@ def config_parser(verb: str) -> Parser:
         if not flag.rare:
             group = either if flag.name == "loader" else groups[flag.group]
             parser.run_flags.append(group.add_argument(*flag.names.split(), **options_of(flag)))
-    either.add_argument("--no-dali", dest="loader", action="store_const", const="native",
-                        default=argparse.SUPPRESS, help="the same as --loader native")  # fmt: skip
+    no_dali = either.add_argument(
+        "--no-dali", dest="loader", action="store_const", const="native",
+        default=argparse.SUPPRESS, help="the same as --loader native")  # fmt: skip
+    parser.run_flags.append(no_dali)
     add = groups["axes"].add_argument
     add("--config", type=Path, metavar="FILE",
         help="JSON or YAML file with names and values of flags, or a run's experiment.json; flags"
         " on the command line win")  # fmt: skip
     add("--preset", choices=PRESETS, metavar="NAME", help="a named set of flags; other flags win")
     add("--set", action="append", default=[], metavar="NAME=VALUE",
-        help="set what has no flag (names below); repeatable")  # fmt: skip
+        help="set what has no flag (names: --help all); repeatable")  # fmt: skip
     return parser
 
 

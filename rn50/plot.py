@@ -19,8 +19,9 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 MARK = "rn50 figure"  # in each figure, under the format's name for the program that made it
 FORMATS = {".png": "Software", ".svg": "Creator", ".pdf": "Creator"}
-# One colour, one meaning: these are used for nothing else. A measured value is filled and black, a
-# predicted one hollow or a dashed line; FINDING is for the one series that a title is about.
+# One colour, one meaning in the notebooks' figures (COLOURS is for `rn50 plot`; a trace has more
+# kinds). A measured value is filled and black, a predicted one hollow or a dashed line; FINDING is
+# for the one series that a title is about.
 MEANING = {
     "input": "#E69F00",
     "compute": "#0072B2",

@@ -56,7 +56,8 @@ def read(file: Path) -> Weights:
             found: object = load_file(file)
         else:  # training scripts save their arguments with the weights; this runs no code
             torch.serialization.add_safe_globals([argparse.Namespace])
-            with warnings.catch_warnings(action="ignore"):  # the error says it, too
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the error says it, too
                 found = torch.load(file, map_location="cpu", weights_only=True)
     except OSError as error:
         raise UserError(f"{file} cannot be read: {error.strerror or error}") from error

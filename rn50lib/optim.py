@@ -1,4 +1,4 @@
-"""The rules that both backends' optimizers share: what decays, and the loss scale."""
+"""The rules of the optimizers: what decays, for both backends, and PyTorch's loss scale."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,8 @@ def test_the_help_of_a_verb_has_its_own_flags_first(rn50: Run, verb: str) -> Non
     assert page.count("\n") < 60 and "--dtype" in page and "--label-smoothing" not in page
     assert f"`rn50 {verb} --help all`" in page
     assert "--label-smoothing" in whole and "zero_gamma" in whole
+    assert "--no-dali" in whole and "--no-dali" not in page
+    assert "names below" not in page and "the names for --set" in page
 
 
 def test_all_listed_verbs_exist(rn50: Run) -> None:
@@ -264,6 +267,20 @@ def test_a_data_set_smaller_than_a_batch_trains(rn50: Run) -> None:
     ended = rn50("train", "--data-root", "few", *argv, "-e", "1", "--run-dir", "r")
     assert ended.status == 0, ended.err
     assert len(load("r/report.json")["metrics"]["val.top1"]) == 1
+
+
+def test_tensorflow_scores_what_was_trained_in_float16(
+    rn50: Run, trained: Path, photos: Photos
+) -> None:
+    """It has no loss scaler, which scoring does not need."""
+    made = checkpoint.load(trained / "m", 2)
+    half = replace(made, config=made.config | {"dtype": "float16"})
+    shutil.copy(checkpoint.symbol_path(trained / "m"), checkpoint.symbol_path("half"))
+    checkpoint.save("half", half)
+    argv = ("score", "half", "2", "--data-root", photos.root, "--dry-run")
+    assert "--dtype float16" in rn50(*argv).out
+    shown = rn50(*argv, "--backend", "tensorflow")
+    assert shown.status == 0 and "--dtype float16" not in shown.out, shown.err
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,10 @@ MISTAKES = (  # what a script has, what it lacks, and the remedy
     (r"(?s)\A(?=.*\bDistributedOptimizer\()(?=.*GradScaler\()", r"\.skip_synchronize\(",
      "scaler.step tests gradients that Horovod has not exchanged yet: call optimizer.synchronize()"
      " before it, and scaler.step(optimizer) in `with optimizer.skip_synchronize():`."),
+    (r"(?s)\b(\w+)(?: = |\.to\()(?:[^\n]|(?<=[(,])\n)*?channels_last.*"
+     r"\bbroadcast_parameters\(\1\.", NEVER,
+     "Horovod broadcasts no weights in channels last (`Tensor is required to be contiguous`):"
+     " convert the images only."),
     *((rf"(?ms)\A(?=.*^\s*(?:\w+\.)*(\w+)(?:: [\w.]+)? = [\w.]*GradScaler\()(?!.*\b\1\.{call}\()",
        NEVER,
        f"The loss scaler needs scaler.{call}, too.") for call in ("scale", "step", "update")),
@@ -249,7 +253,7 @@ def race(
     for group in [runners] if together else [[runner] for runner in runners]:
         racing.race(group, flags["warm_up"], window, turns)
     record, found, over = _load(_file()), {}, ""
-    settings = ("ranks", "image_size", "batch_size")
+    settings = ("script", "ranks", "image_size", "batch_size")
     for rung, (runner, report) in runs.items():
         earlier = record["rungs"].pop(runner.name, {})  # the latest race comes last
         one = found[rung] = record["rungs"][runner.name] = _report(runner, report)
@@ -262,7 +266,7 @@ def race(
             ms = 1000 * images / window / one["images_per_s"]
             parts = {key: one[key] for part in PARTS if one.get(key := f"{part}_ms")}
             one |= {key: ms * part / sum(parts.values()) for key, part in parts.items()}
-        if over and one["paired"]:
+        if over and one["paired"] and record["rungs"][over]["paired"]:
             pairs = zip(rates, record["rungs"][over]["turns"], strict=True)
             one |= {"over": over, "gains": [new / old for new, old in pairs]}
         elif not over and all(one[key] == earlier.get(key) for key in settings):

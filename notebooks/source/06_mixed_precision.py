@@ -811,6 +811,12 @@ mistakes = (  # a wrong version, what is wrong, what to do
      "Add up times, not speeds."),
     (lambda share, faster: share * faster, "The rest is missing.",
      "The rest does not become faster."),
+    (lambda share, faster: 100 * amdahl(share, faster), "This is a percentage.",
+     "Return a factor: 1 is as fast as before."),
+    (lambda share, faster: amdahl(share, faster) - 1, "This is the gain only.",
+     "Return a factor: 1 is as fast as before."),
+    (lambda share, faster: 100 * (amdahl(share, faster) - 1), "This is the gain as a percentage.",
+     "Return a factor: 1 is as fast as before."),
 )  # fmt: skip
 said = "This is Amdahl's law: 80% of a step, 4 times as fast, makes the step 2.5 times as fast."
 cases = (0.8, 4), (0.5, 0.5)

@@ -335,6 +335,9 @@ def test_loss_scale_in_06(answer: str, said: str, tmp_path: Path, capsys) -> Non
         ("return 1 / (share + (1 - share) / faster)", "Share and rest are exchanged"),
         ("return 1 / (1 - share + share * faster)", "Divide it by `faster`"),
         ("return 2.5", "script_gain(0.5, 0.5) gives 2.5"),
+        ("return 100 / (1 - share + share / faster)", "This is a percentage"),
+        ("return 1 / (1 - share + share / faster) - 1", "This is the gain only"),
+        ("return 100 / (1 - share + share / faster) - 100", "This is the gain as a percentage"),
     ],
 )
 def test_gain_of_a_script_in_06(answer: str, said: str, tmp_path: Path, capsys) -> None:

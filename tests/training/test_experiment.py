@@ -286,6 +286,41 @@ def test_default_precision_follows_the_hardware(machine, flags: str, dtype: str)
     assert config.loss_scale == ("dynamic" if dtype == "float16" else None)
 
 
+@pytest.mark.parametrize(
+    ("machine", "flags", "why"),
+    [
+        (
+            gpus((7, 0)),
+            "--backend tensorflow",
+            "Tensor Cores for float16 only, which is for PyTorch",
+        ),
+        (gpus((6, 1)), "--backend tensorflow", "the GPU has no Tensor Cores for fewer bits"),
+        (gpus((6, 1)), "", "the GPU has no Tensor Cores for fewer bits"),
+    ],
+)
+def test_float32_on_a_gpu_has_the_true_reason(machine: Machine, flags: str, why: str) -> None:
+    assert why in resolve(parse(*flags.split()), machine, 12).reasons["dtype"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "batch", "why"),
+    [("float16", 208, "FP16"), ("float32", 96, "FP32"), ("tf32", 96, "FP32")],
+)
+def test_reference_batch_is_the_published_one_of_the_precision(
+    dtype: str, batch: int, why: str
+) -> None:
+    found = resolve(parse("--recipe", "reference", "--dtype", dtype), gpus((8, 0)), 1000)
+    assert found.config.batch_size == batch and why in found.reasons["batch_size"]
+
+
+def test_remedy_on_a_gpu_with_float16_only_is_one_the_backend_takes() -> None:
+    for backend, remedy in (("torch", "float16"), ("tensorflow", "float32")):
+        flags, machine = f"--dtype bfloat16 --backend {backend}", gpus((7, 0))
+        with pytest.raises(UserError, match=rf"use --dtype {remedy}$"):
+            complete(flags, machine)
+        complete(flags.replace("bfloat16", remedy), machine)
+
+
 def test_the_published_recipe_on_a_gpu_takes_dali_if_it_can(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

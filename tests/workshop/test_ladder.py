@@ -89,6 +89,16 @@ def test_mistakes_that_cost_no_time_are_reported(monkeypatch) -> None:
     horovod = (LADDER / "4_amp_horovod.py").read_text()
     (early,) = ladder._warnings(horovod.replace(", optimizer.skip_synchronize()", ""))
     assert "call optimizer.synchronize() before it" in early
+    for layout in (
+        "device, memory_format=torch.channels_last)",
+        "\n        device, memory_format=torch.channels_last\n    )",
+        "device)\n    model = model.to(memory_format=torch.channels_last)",
+        "device)\n    model.to(memory_format=torch.channels_last)",
+    ):
+        (weights,) = ladder._warnings(
+            horovod.replace("classes)).to(device)", f"classes)).to({layout}")
+        )
+        assert "convert the images only" in weights
     (missing,) = ladder._warnings(re.sub(r".*= torch.amp.GradScaler.*\n", "", amp))
     assert "add a GradScaler" in missing
     (labels,) = ladder._warnings(amp.replace('["image/class/label"] - 1', '["image/class/label"]'))
@@ -342,6 +352,16 @@ def test_race_pairs_the_turns_of_each_rung_with_the_one_before(
     assert [*ladder._load(tmp_path / "ladder.json")["rungs"]][-1] == "2_ddp"
     ladder.race(["2", "6_compiled"], ranks=1, **flags)
     assert "gains" not in ladder._load(tmp_path / "ladder.json")["rungs"]["2_ddp"]
+    # pairs of a different script are not kept
+    ladder.race(["1_single", "2"], ranks=2, **flags)
+    monkeypatch.setattr(ladder, "script", lambda rung: tmp_path / "train.py")
+    (tmp_path / "train.py").write_text(ladder.finished("2_ddp").read_text())
+    ladder.race(["2", "6_compiled"], ranks=2, own="2", **flags)
+    assert "gains" not in ladder._load(tmp_path / "ladder.json")["rungs"]["2_ddp"]
+    # a script without a profiler has no turns, and the next rung no pairs
+    speeds["1_single"] = []
+    found = ladder.race(["1_single", "2"], ranks=2, **flags)
+    assert not found["1_single"]["paired"] and "gains" not in found["2"]
 
 
 def test_a_colour_of_the_ladder_means_the_same_in_a_trace() -> None:

@@ -128,7 +128,8 @@ def examine(
             results.append(call(answer, *deepcopy(case), may_be_none=True))
         except Exception as error:
             call_of, form = as_called(answer, case), shown(expected[len(results)])
-            error.__notes__ = [f"The call was {call_of}, which should give {form}."]
+            note = f"The call was {call_of}, which should give {form}."
+            error.__notes__ = [note]  # type: ignore[attr-defined]
             failed = error  # Python 3.10 has no add_note
             break
     forms = list(zip(cases, results, expected, strict=False))

@@ -210,7 +210,8 @@ def rate(ranks: list[Rank], alone: list[Rank]) -> tuple[str, str]:
     more = together / max(1, len(alone[0].updates[0]["inputs"]))
     if top > (1 + CLOSE) * one:
         text += f": {top / one:.3g} times as much"
-        if more <= 1 or top <= (1 + CLOSE) * more * one:
+        # of a short shard, the ranks may take less than `size` batches
+        if more <= 1 or top <= (1 + CLOSE) * max(more, size) * one:
             return SEEN, text
     elif more == 1:
         return SEEN, f"{text}: right, since an update takes as many samples as on one rank"

@@ -6,11 +6,14 @@ import json
 import multiprocessing
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from tests.support import free_port
 from tests.workshop.checks.capstone_answers import CAPSTONES, HOROVOD
@@ -116,6 +119,42 @@ def test_every_mistake_is_found_from_the_network_input(tmp_path, every):
     assert len(told) == len(SLOW_MISTAKES), told
     for said, mistake in zip(told, SLOW_MISTAKES, strict=True):
         assert mistake in said
+
+
+def draft_box(image: Image.Image, pixels: int = 64) -> Image.Image:
+    image.draft("RGB", (pixels, pixels))
+    return image.convert("RGB").resize((capstone.SIZE, capstone.SIZE), Image.Resampling.BOX)
+
+
+def resized(by: str) -> Callable[[Image.Image], Image.Image]:
+    size, how = (capstone.SIZE, capstone.SIZE), Image.Resampling[by]
+    return lambda image: image.convert("RGB").resize(size, how)
+
+
+@pytest.mark.parametrize(
+    ("load", "aliased"),
+    [
+        (draft_box, False),  # the fastest: the decoder averages
+        (resized("BILINEAR"), False),
+        (resized("LANCZOS"), False),
+        (resized("NEAREST"), True),
+    ],
+    ids=["draft and BOX", "BILINEAR", "LANCZOS", "NEAREST"],
+)
+def test_filters_that_average_are_right(
+    load: Callable[[Image.Image], Image.Image], aliased: bool
+) -> None:
+    with capstone.images(SMALL) as case:
+        files = [file for part in SMALL for file in sorted(case.folder.glob(f"{part}/*/*"))]
+        arrays = [np.asarray(load(Image.open(file))) for file in files]
+    pixels = (np.stack(arrays) - np.array(capstone.MEAN)) / np.array(capstone.STD)
+    prints = capstone.prints(pixels.transpose(0, 3, 1, 2))
+    seen = SimpleNamespace(
+        prints=prints, number=capstone.recognised(prints, capstone.prints(case.pixels))
+    )
+    assert (seen.number == np.arange(len(files))).all()
+    said = [what for true, what, _ in capstone_judge._pixels(seen, case) if true]
+    assert bool(said) == aliased and all("aliased" in what for what in said), said
 
 
 def trace_file(path: Path, events: list[tuple[str, float, float, dict[str, Any]]]) -> Path:

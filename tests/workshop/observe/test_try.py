@@ -298,6 +298,30 @@ def test_all_batches_of_an_update_count(tmp_path: Path) -> None:
     assert "takes as many samples as on one rank" in result["rate"].evidence
 
 
+CHECKPOINTED = """
+from torch.utils.checkpoint import checkpoint
+class Net(torch.nn.Sequential):
+    def forward(self, x):
+        return checkpoint(torch.nn.Sequential(*self[1:]), self[0](x), use_reentrant=True)
+model = Net("""
+FAILS = """
+try:
+    torch.ones(()).backward()
+except RuntimeError:
+    pass
+for rows in order:"""
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_recomputed_activations_are_no_samples(tmp_path: Path) -> None:
+    """Reentrant checkpointing starts a backward pass inside another; one before has failed."""
+    edits = [("model = torch.nn.Sequential(", CHECKPOINTED), ("for rows in order:", FAILS)]
+    edits += [("*self[1:]", "*list(self)[1:]")]
+    result = attempt(edited(tmp_path, "by_hand", *edits), single=False)
+    assert result["share"].evidence.startswith("80 samples on each rank, none"), str(result)
+
+
 @pytest.mark.slow
 @pytest.mark.needs("torch")
 def test_fsdp_is_not_supported_and_the_rows_say_so(tmp_path: Path) -> None:
@@ -438,6 +462,8 @@ def test_shards_and_shuffles_tell_what_random_crops_hide(
         ([[0.01], [0.01]], [0.01], 8, "missing"),
         ([[0.04], [0.04]], [0.01], 8, "missing"),  # scaled twice
         ([[0.014], [0.014]], [0.01], 8, "seen"),  # with the root
+        ([[0.02], [0.02]], [0.01], 6, "seen"),  # the ranks' shards are shorter than a batch
+        ([[0.04], [0.04]], [0.01], 6, "missing"),
         ([[0.01], [0.01]], [0.01], 4, "seen"),  # the same samples in an update as on one rank
         ([[0.01], [0.02]], [0.01], 8, "missing"),  # the ranks differ
         ([[0.01, 0.02], [0.01, 0.02]], [0.01, 0.01], 8, "not seen"),  # it is still rising

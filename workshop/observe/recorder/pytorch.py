@@ -8,7 +8,7 @@ import os
 import pickle
 import sys
 from contextlib import suppress
-from functools import partial
+from functools import partial, wraps
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
@@ -33,6 +33,7 @@ class Watch:
         self.torch: Any = None
         self.batch: Any = ()  # what went into the model last
         self.batches: list[bytes] = []  # the samples of the backward passes of this update
+        self.in_backward = False
         self.sharded = False
         self.local: dict[int, Any] = {}  # by parameter id: its gradient before any exchange
         self.hooked: set[int] = set()  # ids of parameters
@@ -50,8 +51,7 @@ class Watch:
         listen(torch.utils.data.DistributedSampler, "__iter__", self.takes_shard)
         listen(torch.utils.data.RandomSampler, "__iter__", self.shuffles)
         listen(torch, "save", self.saves)
-        listen(torch.autograd, "backward", self.backward_begins, first=True)
-        listen(torch.autograd, "backward", self.backward_ends)
+        self.follow_backward(torch.autograd)
         self.recorder.vary_seed(torch, "manual_seed")
         if dist.is_available():
             listen(dist, "init_process_group", self.group_started)
@@ -115,13 +115,26 @@ class Watch:
     def samples(self) -> list[bytes]:
         return [self.raw(sample) for batch in self.tensors(self.batch)[:1] for sample in batch]
 
-    def backward_begins(self, *args: Any, **kwargs: Any) -> None:
-        """Keep what went into the model: an update may follow several backward passes."""
-        if self.recorder.left > 0:
-            self.batches += self.samples()
+    def follow_backward(self, autograd: Any) -> None:
+        """Keep what went into the model: an update may follow several backward passes.
 
-    def backward_ends(self, *args: Any, **kwargs: Any) -> None:
-        self.batch = ()  # also what activation checkpointing passed in
+        Reentrant checkpointing calls `backward` inside `backward`; only the outer one counts.
+        """
+        original = autograd.backward
+
+        @wraps(original)
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            outer, self.in_backward = not self.in_backward, True
+            with suppress(Exception):
+                if outer and self.recorder.left > 0:
+                    self.batches += self.samples()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self.in_backward = not outer
+                self.batch = ()  # also what activation checkpointing passed in
+
+        autograd.backward = backward
 
     def parameters_added(self, result: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
         """Follow the gradients of an optimizer's parameters; note the weights of the first one."""
