@@ -19,7 +19,6 @@ BACKENDS = [
 ]
 EVERYTHING: dict[str, Any] = {
     "bn_decay": False, "label_smoothing": 0.1, "zero_gamma": True, "wd": 0.02, "mom": 0.875,
-    "loss_scale": "1024",
 }  # fmt: skip
 NET = tiny(6)
 
@@ -27,7 +26,7 @@ NET = tiny(6)
 @functools.cache
 def built(backend: str) -> Any:
     """A step with everything switched on. TensorFlow's graphs are traced once."""
-    return build(backend, **EVERYTHING)
+    return build(backend, **EVERYTHING, **{"loss_scale": "1024"} if backend == "torch" else {})
 
 
 def start(step: Any, arrays: dict[str, np.ndarray], velocity: dict[str, np.ndarray]) -> None:

@@ -22,10 +22,11 @@ Run = Callable[..., Ended]
 pytestmark = pytest.mark.needs("torch")
 
 
-def build(**fields: Any) -> Any:
+def build(backend: str = "torch", **fields: Any) -> Any:
     from rn50lib.run_setup import build_step
 
-    step = build_step(full(6, **{"wd": 0.0} | fields), tiny(6), Comm())
+    fields = {"backend": backend, "wd": 0.0} | fields
+    step = build_step(full(6, **fields), tiny(6), Comm())
     step.load(busy_arrays(tiny(6)))
     return step
 
