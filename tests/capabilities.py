@@ -55,11 +55,6 @@ def chromium_binary() -> str | None:
     return shutil.which("chromium") or shutil.which("chromium-browser")
 
 
-def nbgrader_program() -> str | None:
-    """The program of nbgrader, or None."""
-    return shutil.which(os.environ.get("RN50_NBGRADER") or "nbgrader")
-
-
 @functools.cache
 def _present(name: str) -> bool:
     return bool(DETECTORS[name]())
@@ -164,6 +159,5 @@ DETECTORS = {
     "onnx": lambda: all(map(_module, ("onnx", "onnxscript", "onnxruntime"))),
     "engines": lambda: all(map(_module, ("onnx", "onnxscript", "onnxruntime", "openvino"))),
     "bubblewrap": _bubblewrap,
-    "nbgrader": nbgrader_program,
     "fork": lambda: hasattr(os, "fork"),
 }

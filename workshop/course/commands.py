@@ -36,7 +36,6 @@ def parser() -> Parser:
 
     add = verb("build", build_notebooks, "write the notebooks from their masters")
     add("--check", action="store_true", help="write nothing; fail on differences or lint")
-    add("--nbgrader", type=Path, metavar="DIR", help="write a course folder for nbgrader to DIR")
     add = verb("lint", lint_masters, "check the masters, or your notebooks, against the rules")
     add("notebooks", nargs="*", type=Path, metavar="NOTEBOOK", help="any .ipynb (the masters)")
     add = verb("run", run_course, "execute notebooks and write an HTML index")
@@ -93,22 +92,17 @@ def main(argv: list[str]) -> int:
 
 def build_notebooks(args: argparse.Namespace) -> int:
     """Write the notebooks, or check that they match their masters."""
-    from workshop.course import build, gallery, lint, nbgrader
+    from workshop.course import build, gallery, lint
 
     root = paths.need_checkout()
     masters = build.masters(root)
-    if args.nbgrader:
-        nbgrader.export(root, args.nbgrader)
-        folder = shlex.quote(str(args.nbgrader))
-        print(f"Next: cd {folder} && nbgrader generate_assignment {nbgrader.ASSIGNMENT}")
-    elif args.check:
+    if args.check:
         return report([*build.drift(root), *gallery.drift(root), *lint.lint(root)])
-    else:
-        for master in masters:
-            write_file(build.target(master), build.build(root, master))
-        if gallery.load(root):
-            write_file(root / gallery.PAGE, gallery.page(root))
-        print(f"{len(masters)} notebooks written")
+    for master in masters:
+        write_file(build.target(master), build.build(root, master))
+    if gallery.load(root):
+        write_file(root / gallery.PAGE, gallery.page(root))
+    print(f"{len(masters)} notebooks written")
     return 0
 
 
