@@ -180,7 +180,7 @@ EXERCISES = (
              "turn a feed_dict loop into a tf.data pipeline", needs="tensorflow"),
     Exercise("ex04.recipe", "read", FILL, "hard", 20,
              "read TFRecord files on many ranks with TensorFlow, by recipe 2",
-             needs="tensorflow horovod", launches=True),
+             needs="tensorflow"),
     Exercise("ex05.headroom", "headroom", FILL, "medium", 12,
              "time the loader alone, the device alone and both, and find what limits training"),
     Exercise("ex05.graph", "graph", FILL, "hard", 16,

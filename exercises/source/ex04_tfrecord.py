@@ -190,12 +190,4 @@ def read(shards, rank: int, size: int, batch: int, steps: int, seed: int):
 workshop.check("ex04.recipe", read)
 
 # %% [markdown]
-# The check first called your function on files with known images. Then it ran your function with this script on two ranks and recorded the network's input:
-
-# %%
-from workshop.checks import recipes
-
-print(recipes.READING)
-
-# %% [markdown]
 # The complete scripts, from a single process to a parallel one that reads TFRecord, are in `exercises/recipes`, both as on the slides and in current TensorFlow.

@@ -19,34 +19,6 @@ from workshop.observe import try_script, verdict
 RANKS, BATCH, IMAGES, SIDE = 2, 4, 96, 16
 MORE_STEPS = 60  # than any right script takes: it is watched to its end
 CALL = '\ntrain("signs.npz", "out")\n'
-READING = """
-
-# ---- what follows your read(): a small network, and recipe 1 ----
-from pathlib import Path
-
-import horovod.tensorflow as hvd
-import tensorflow as tf
-
-hvd.init()
-layers = tf.keras.layers
-model = tf.keras.Sequential([layers.Conv2D(8, 3, 2), layers.ReLU(), layers.Flatten()])
-model.add(layers.Dense(2))
-model.build((None, 16, 16, 3))
-loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-optimizer = tf.keras.optimizers.SGD(0.02 * hvd.size())
-optimizer.build(model.trainable_variables)
-for variable in model.variables:
-    variable.assign(hvd.broadcast(tf.convert_to_tensor(variable), root_rank=0))
-shards = sorted(map(str, Path("records").iterdir()))
-steps = 96 // (4 * hvd.size())
-for images, labels in read(shards, hvd.rank(), hvd.size(), 4, steps, 0):
-    with tf.GradientTape() as tape:
-        loss = loss_of(labels, model(images, training=True))
-    gradients = tape.gradient(loss, model.trainable_variables)
-    gradients = hvd.grouped_allreduce(gradients, op=hvd.Average)
-    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
-print(f"rank {hvd.rank()}: loss {float(loss):.3f}")
-"""
 MISSING = {  # a change: what is wrong without it, and what to do
     "start": ("the ranks are not started",
               "Change 1: begin with hvd.init() or dist.init_process_group()."),
@@ -106,8 +78,8 @@ def parallel(answer: Callable[..., Any]) -> str:
     )
 
 
-def run(answer: Callable[..., Any], end: str = CALL) -> verdict.Result:
-    """Run the learner's cell and `end` as a script, on two ranks and on one; return the verdict.
+def run(answer: Callable[..., Any]) -> verdict.Result:
+    """Run the learner's cell as a script, on two ranks and on one; return the verdict.
 
     Its images are in signs.npz, in the same folder. Raises Failed, or Wrong if the library was not
     started.
@@ -115,17 +87,12 @@ def run(answer: Callable[..., Any], end: str = CALL) -> verdict.Result:
     with tempfile.TemporaryDirectory(prefix="recipe-") as name:
         folder = Path(name)
         script = folder / "train.py"
-        script.write_text(alone.cell_of(answer) + end, encoding="utf-8")
-        with np.load(signs(folder)) as file:
-            images, labels = file["images"], file["labels"]
+        script.write_text(alone.cell_of(answer) + CALL, encoding="utf-8")
+        signs(folder)
         (folder / "out").mkdir()
-        if end == READING:
-            write(folder / "records", (255 * images).astype(np.uint8), labels, 4)
         try:
-            return try_script(
-                script, ranks=RANKS, steps=MORE_STEPS,
-                single=end == CALL, reseed=end == CALL, env={"CUDA_VISIBLE_DEVICES": ""},
-            )  # fmt: skip
+            env = {"CUDA_VISIBLE_DEVICES": ""}
+            return try_script(script, ranks=RANKS, steps=MORE_STEPS, env=env)
         except RunFailed as problem:
             error, place = script_error(problem.log, script)
     if "not been initialized" in error or "has not been init" in error:
@@ -147,19 +114,6 @@ def write(folder: Path, images: np.ndarray, labels: np.ndarray, shards: int) -> 
                 features |= {"img_raw": pixels.tobytes(), "label": float(labels[n])}
                 writer.write(serialize_example(features))
     return paths
-
-
-def tfrecord(read: Callable[..., Any]) -> str:
-    """Check recipe 2, once `read` returns the right batches."""
-    seen = run(read, READING)
-    status, evidence = seen["share"].status, seen["share"].evidence
-    right = IMAGES // (RANKS * BATCH)
-    # "not seen": without a Dataset.shard only pixels are compared, which the script does not change
-    if status == "missing" or seen.steps != right:
-        wrong(f"on two ranks: {seen.steps} of {right} steps, {evidence}.",
-              "Shard the file names first, with shard(size, rank).")  # fmt: skip
-    counts = re.split("[:;]", evidence)[0]  # what follows accuses scripts that we cannot see into
-    return f"{right} steps on {RANKS} ranks: {counts}."
 
 
 def script_error(log: str, script: Path) -> tuple[str, str]:
