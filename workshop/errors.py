@@ -18,6 +18,8 @@ HINTS = {  # what a failed script printed, and what to do
     r"does not expose valid metadata": 'the iterator finds the reader by its name: name="reader"',
     r"libcuda\.so": "without a GPU, a pipeline needs device_id=None",
     r"Long or Byte, but got Int": "DALI's labels are int32: labels.long()",
+    r"Tensor is required to be contiguous": "Horovod broadcasts no weights in channels last:"
+    " convert the images only",
     r"num_samples=0": "there are no images in train/CLASS: is --data right?",
 }
 

@@ -45,6 +45,7 @@ def test_index_has_figures_and_times_of_full_runs(tmp_path, profile):
 @pytest.mark.slow  # Matplotlib too
 def test_index_shows_the_ladder_before_the_notebooks(tmp_path):
     report = {"images_per_s": 4.0, "input_ms": 1.0, "compute_ms": 9.0, "ranks": 1}
+    report |= {"image_size": 64, "batch_size": 16}
     (tmp_path / "runs").mkdir()
     record = {"rungs": {"1_single": report}, "predictions": {}}
     (tmp_path / "runs" / "ladder.json").write_text(json.dumps(record))
