@@ -36,8 +36,7 @@ def parser() -> Parser:
 
     add = verb("build", build_notebooks, "write the notebooks from their masters")
     add("--check", action="store_true", help="write nothing; fail on differences or lint")
-    add = verb("lint", lint_masters, "check the masters, or your notebooks, against the rules")
-    add("notebooks", nargs="*", type=Path, metavar="NOTEBOOK", help="any .ipynb (the masters)")
+    verb("lint", lint_masters, "check the masters against the rules")
     add = verb("run", run_course, "execute notebooks and write an HTML index")
     add("notebooks", nargs="*", help='numbers ("02", "ex03") or paths')
     add("--all", action="store_true", help="every notebook of the course")
@@ -109,8 +108,6 @@ def build_notebooks(args: argparse.Namespace) -> int:
 def lint_masters(args: argparse.Namespace) -> int:
     from workshop.course import lint
 
-    if args.notebooks:
-        return report([line for path in args.notebooks for line in lint.lint_notebook(path)])
     return report(lint.lint(paths.need_checkout()))
 
 

@@ -52,13 +52,6 @@ def lint(root: Path) -> list[str]:
     return errors
 
 
-def lint_notebook(path: Path) -> list[str]:
-    """Check the cells of any notebook; return a line for each error. Raises UserError."""
-    cells = build.read_notebook(path).cells
-    return [f"{path}: cell {number}: {line}" for number, cell in enumerate(cells, 1)
-            for line in check_cell({**cell, "tags": cell.metadata.get("tags", [])})]  # fmt: skip
-
-
 def check_tags(cells: list[build.Cell], master: Path) -> list[str]:
     """Return what is wrong with the tags that the runner, the checks and grading look for."""
     count = sum("parameters" in cell["tags"] for cell in cells)

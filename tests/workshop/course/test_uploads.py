@@ -54,9 +54,9 @@ def work(path: Path) -> tuple[bool, str]:
 
 
 def test_uploads_made_by_hand_are_found(tmp_path: Path) -> None:
-    """Copies and 250 other files before the notebook, macOS, Windows, Moodle's folders."""
+    """Copies and other files before the notebook, macOS, Windows, Moodle's folders."""
     where = tmp_path / "in"
-    others = [(f"course/.venv/lib/m{i:03}.py", b"x = 1\n") for i in range(250)]
+    others = [(f"course/.venv/lib/m{i:03}.py", b"x = 1\n") for i in range(3)]
     checkpoint = "exercises\\.ipynb_checkpoints\\ex01_records-checkpoint.ipynb"
     zipped(
         where / "anna.zip", *others, (checkpoint, BLANK),
@@ -69,7 +69,7 @@ def test_uploads_made_by_hand_are_found(tmp_path: Path) -> None:
     found = {one.name: judged(one.cells, one.notes) for one in learners_of(where, FRESH, NAMES)}
     assert found.keys() == {"anna", "Ben Berg"} and found["Ben Berg"] == (True, "")
     right, notes = found["anna"]
-    assert right and f"exercises/{NAME}" in notes and "(250)" in notes
+    assert right and f"exercises/{NAME}" in notes and "left out" not in notes
 
 
 @pytest.mark.parametrize(
@@ -129,19 +129,13 @@ def locked(path: Path) -> None:
 
 
 def test_everything_left_out_is_reported(tmp_path: Path) -> None:
-    """Links, archives, encrypted and damaged files, folders that never end."""
+    """Links, encrypted and damaged files, folders that never end."""
     anna = tmp_path / "anna"
     saved(anna / "work" / "ex01_records.ipynb.txt", RIGHT)
-    saved(anna / "02.ipynb", {"cells": []})
-    (anna / "round").symlink_to(anna)
     (anna / "link.ipynb").symlink_to(anna / "none")
-    for name in ("a.7z", "b.tar.gz", "notes.pdf"):
-        (anna / name).write_bytes(b"?")
-    (anna / "cut.ipynb").write_text(json.dumps(RIGHT)[:5000])
-    (anna / "cut.zip").write_bytes(b"PK\x03\x04")
+    (anna / "notes.pdf").write_bytes(b"?")
     zipped(anna / "locked.zip", (NAME, WRONG))
     locked(anna / "locked.zip")
-    zipped(anna / "nested.zip", ("inner.zip", (anna / "locked.zip").read_bytes()))
     deep, here = os.open(anna, os.O_RDONLY), os.getcwd()
     os.fchdir(deep)
     for _ in range(30):  # longer than a path may be
@@ -151,10 +145,16 @@ def test_everything_left_out_is_reported(tmp_path: Path) -> None:
     os.close(deep)
     right, notes = work(anna)
     assert right, notes
-    for why in ("link (2", ".7z archive (1", ".gz archive (1", ".zip archive (1",
-                "not a notebook (1)", "notebook without exercises (1)", "is encrypted",
-                "cut.ipynb", "cut.zip", "File name too long"):  # fmt: skip
+    for why in ("link.ipynb is a link", "is encrypted", "File name too long"):
         assert why in notes, (why, notes)
+    assert "notes.pdf" not in notes
+
+
+@pytest.mark.parametrize("name", ["cut.ipynb", "cut.zip"])
+def test_damaged_file_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"PK\x03\x04")
+    right, notes = work(tmp_path / name)
+    assert not right and f"left out: {name} cannot be read, " in notes
 
 
 def test_upload_without_a_notebook_lists_its_files(tmp_path: Path) -> None:
