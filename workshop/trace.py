@@ -48,7 +48,7 @@ RULES = (  # the first that matches the name of a kernel, an operator or a range
 WHOLE = re.compile(r"DataLoader|^update$|^exchange$|Optimizer\.")  # with all that runs inside
 RANGES = ("input", "forward", "backward", "exchange", "update")
 ROUNDING = 0.01  # ms by which an event may end after the one around it
-BROKEN = (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, AttributeError)
+BROKEN = (EOFError, zlib.error, ValueError, KeyError, TypeError, AttributeError)
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 ON_HOST = ("cpu_op", "user_annotation", "cuda_runtime", "cuda_driver")
 
@@ -148,10 +148,8 @@ def read(file: Path) -> Steps:
             )
             for e in json.loads(data)["traceEvents"] if e.get("ph") == "X" and "cat" in e
         ]  # fmt: skip
-    except BROKEN as wrong:
-        reason = wrong.strerror if isinstance(wrong, OSError) else str(wrong)
-        if not reason or isinstance(wrong, LookupError | TypeError | AttributeError):
-            reason = "damaged, or not of its form"
+    except (OSError, *BROKEN) as wrong:
+        reason = wrong.strerror if isinstance(wrong, OSError) else "damaged, or not of its form"
         raise UserError(
             f"{file} is not a trace of torch.profiler ({reason}): write one with --trace"
         ) from None
@@ -162,11 +160,6 @@ def read(file: Path) -> Steps:
             " step, and an export in on_trace_ready, as in the scripts' --trace"
         )
     marks.sort(key=lambda event: event.begin)
-    numbers = {int(mark.name.removeprefix("ProfilerStep#")) for mark in marks}
-    first, final = min(numbers), max(numbers)
-    if missing := set(range(first, final)) - numbers:
-        lacks = ", ".join(map(str, sorted(missing)))
-        raise UserError(f"{file} is incomplete: of steps {first} to {final}, it lacks {lacks}")
     main = marks[0].lane
     last = max(e.end for e in [*marks, *(e for e in events if e.cat in ON_GPU)])
     window = marks[0].begin, last
@@ -286,7 +279,7 @@ def draw(
     elif (spent_on_it := total(painted(exchange))) > 0.01 * length:
         exposed = [span for span in clipped(timeline, begin, end) if span[2] == "exchange"]
         title = f"Of {short(spent_on_it)} of exchange, {short(total(exposed))} are exposed"
-    texts, named = [], set()
+    texts = []
     with plot.style():
         fig, axes = plt.subplots(figsize=(9, 1.5 + 0.6 * len(lanes)))
         for row, lane in enumerate(lanes):
@@ -297,17 +290,10 @@ def draw(
             for b, e, name in lane.ranges:
                 shade = "#dde6ee" if RANGES.index(name) % 2 else "#eeeeee"
                 axes.broken_barh([(b - begin, e - b)], (row - 0.45, 0.8), facecolor=shade, zorder=0)
-            height = row - 0.32 if lane.ranges else row + 0.05
-            for b, e, name in lane.ranges or lane.spans:
-                label, room = f"{name} {short(e - b)}", (e - b) / (end - begin) / 0.0115
-                if lane.ranges and len(label) >= room:
-                    label = name
-                if len(label) < room:  # it fits
-                    dark = not lane.ranges and name in ("convolution", "exchange", "optimizer")
-                    ink, middle = "white" if dark else "black", (b + e) / 2 - begin
-                    axes.text(middle, height, label, color=ink, ha="center", va="center")
-                    if not lane.ranges:  # its colour is explained
-                        named.add(name)
+                room = (e - b) / (end - begin) / 0.0115  # in characters
+                label = f"{name} {short(e - b)}" if len(name) + 8 < room else name
+                if len(label) < room:
+                    axes.text((b + e) / 2 - begin, row - 0.32, label, ha="center", va="center")
             top = [f"{kind} {short(time)}" for kind, time in (+spent).most_common(4)]
             texts.append(f"{lane.name}: {', '.join(top)}")
         band = {"fc": KINDS["exchange"], "alpha": 0.2, "zorder": 0, "label": "exposed"}
@@ -317,7 +303,7 @@ def draw(
         axes.set_xlabel(f"ms, in the {of} with the median time")
         axes.xaxis.set_major_formatter("{x:,g}")
         axes.grid(visible=False, axis="y")
-        shown = [kind for kind in KINDS if ms[kind] > 0.005 * whole and kind not in named]
+        shown = [kind for kind in KINDS if ms[kind] > 0.005 * whole]
         keys = [plt.Rectangle((0, 0), 1, 1, label=kind, **look(kind)) for kind in shown]
         fig.legend(handles=[*keys, *bands[:1]], ncols=6, loc="outside lower left")
     return output.figure_bundle(fig, f"One {of} of {short(length)}. {'; '.join(texts)}.")
