@@ -60,12 +60,6 @@ def frame(payload: bytes) -> bytes:
 workshop.check("ex01.frame", frame)
 
 # %% [markdown]
-# Your reward: `im2rec`, the program that packed this course's data, now packs one image of each class with your function, and the reader behind every training run reads them back.
-
-# %%
-workshop.use(record_framing=frame)
-
-# %% [markdown]
 # ## ex01.order · In order or at random
 #
 # *fill in · medium · 12 minutes*

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from rn50 import launch
-from rn50lib.data.source import open_source
 from rn50lib.errors import UserError
 from rn50lib.files import write_file
 from rn50lib.hooks import REPLACEABLE
@@ -26,22 +25,19 @@ SMALL: dict[str, Any] = {
     "n": 1, "network": "tiny", "image_shape": 32, "dtype": "float32", "batch_size": 16,
     "threads": 1, "data_nthreads": 0, "num_epochs": 2, "num_examples": 640, "disp_batches": 10,
 }  # fmt: skip
-FRAMING = "record_framing"  # not used in a run, so a small data set is packed with it
-SEAMS = (*REPLACEABLE, FRAMING)
 
 
 def use(**given: Any) -> Path | None:
     """Run the real loop with your function in it, and return the folder of the run.
 
     One keyword is named like a seam (schedule, shard, …), all others are fields of the run:
-    `use(shard=shard, num_epochs=3)`. `use(record_framing=frame)` packs and reads a small data set
-    instead, and returns None. Raises UserError if the function cannot be used, RunFailed if the run
-    fails with it. With RN50_CHECK=record an unfinished function is skipped.
+    `use(shard=shard, num_epochs=3)`. Raises UserError if the function cannot be used, RunFailed if
+    the run fails with it. With RN50_CHECK=record an unfinished function is skipped.
     """
     show_user_errors_plainly()
-    names = [name for name in given if name in SEAMS]
+    names = [name for name in given if name in REPLACEABLE]
     if len(names) != 1:
-        raise UserError(f"pass a function for one of {', '.join(SEAMS)}")
+        raise UserError(f"pass a function for one of {', '.join(REPLACEABLE)}")
     name, function = names[0], given.pop(names[0])
     if not callable(function):
         raise UserError(f"use({name}=…) needs the function itself, not {function!r}")
@@ -55,9 +51,6 @@ def use(**given: Any) -> Path | None:
     if "data_root" not in given:
         session.ensure_data(here.data_root, here.profile)
     place = f"{file}:{function.__name__}"
-    if name == FRAMING:
-        pack(place, Path(given.get("data_root", here.data_root)))
-        return None
     if name == "shard":
         given = {"n": 2} | given
     folder = train(f"{here.number}-{name}", override=[f"{name}={place}"], **given)
@@ -96,31 +89,3 @@ def write(number: str, function: Callable[..., Any]) -> Path:
     path = records.answers_home() / f"{number}.py"
     write_file(path, cell, "set RN50_RUNS to a folder that is yours")
     return path
-
-
-# --- use(record_framing=frame): images packed by im2rec with the learner's function, and read back
-
-
-def pack(function: str, data_root: Path) -> None:
-    """Pack an image of each class with `function`, FILE:NAME, and read the records.
-
-    Raises RunFailed if im2rec fails with it, UserError if the library's reader finds different
-    records than were packed.
-    """
-    root = launch.new_run("ex01-frame")
-    source = open_source(data_root, "train", "files")
-    for label, name in enumerate(source.classes):
-        (root / "train" / name).mkdir(parents=True)
-        first = source.read(int((source.labels < label).sum()))
-        (root / "train" / name / "first.jpg").write_bytes(first)
-    for flags in (["--list", "--recursive"], ["--pass-through", "--framing", function]):
-        programs.run(["-m", "data_prep.im2rec", *flags, "records/train", "train"], root)
-    files, records = (open_source(root, "train", form) for form in ("files", "recordio"))
-    packed = {int(label): records.read(i) for i, label in enumerate(records.labels)}
-    if wrong := [name for i, name in enumerate(files.classes) if packed.get(i) != files.read(i)]:
-        raise UserError(
-            f"{records.path}: what was packed for {', '.join(wrong)} is not what is read back:"
-            ' pass workshop.check("ex01.frame", frame) first'
-        )
-    count = len(packed)
-    print(f"{count} records that you framed, read by the library's reader: every byte is the same.")

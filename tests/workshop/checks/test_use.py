@@ -7,14 +7,12 @@ import linecache
 
 import pytest
 
-from data_prep import im2rec
 from rn50lib.errors import UserError
 from tests.support import LAPTOP
 from tests.workshop.checks.answers import defined
 from workshop import session
 from workshop.checks import alone
 from workshop.checks import use as using
-from workshop.errors import RunFailed
 
 CELL = """import math
 
@@ -93,61 +91,6 @@ def test_unusable_answers_are_refused(started, monkeypatch):
     monkeypatch.setattr(session, "_current", None)
     with pytest.raises(UserError, match="workshop.start first"):
         using.use(schedule=defined(CELL, "schedule"))
-
-
-FRAME = """import re
-import struct
-
-MAGIC = struct.pack("<I", 0xCED7230A)
-
-
-def frame(payload):
-    words = [payload[i : i + 4] for i in range(0, len(payload), 4)]
-    parts = [[]]
-    for word in words:
-        parts.append([]) if word == MAGIC else parts[-1].append(word)
-    record = b""
-    for i, part in enumerate(b"".join(part) for part in parts):
-        flag = 0 if len(parts) == 1 else 1 if i == 0 else 3 if i == len(parts) - 1 else 2
-        record += MAGIC + struct.pack("<I", flag << 29 | len(part)) + part + bytes(-len(part) % 4)
-    return record
-"""
-PADDED_LENGTH = """import struct
-
-
-def frame(payload):
-    padded = payload + bytes(-len(payload) % 4)
-    return struct.pack("<II", 0xCED7230A, len(padded)) + padded
-"""
-
-
-def record_files(folder):
-    return sorted(folder.rglob("train.rec"))
-
-
-@pytest.mark.slow
-def test_learner_s_framing_packs_what_the_library_reads(started, photos, capsys):
-    using.use(record_framing=defined(FRAME, "frame"), data_root=photos.root)
-    printed = capsys.readouterr().out
-    assert "6 records that you framed, read by the library's reader: every byte" in printed
-    assert (started / "ex02.py").read_text().strip() == FRAME.strip()
-    (theirs,) = record_files(started.parent)
-    ours = started.parent / "ours"
-    im2rec.main(["--list", "--recursive", "--quiet", str(ours), str(theirs.parents[1] / "train")])
-    im2rec.main(["--pass-through", "--quiet", str(ours), str(theirs.parents[1] / "train")])
-    assert theirs.read_bytes() == ours.with_suffix(".rec").read_bytes()
-
-
-@pytest.mark.slow
-def test_wrong_framing_is_reported(started, photos):
-    with pytest.raises(UserError, match="train.rec: what was packed for .* is not what is read"):
-        using.use(record_framing=defined(PADDED_LENGTH, "frame"), data_root=photos.root)
-    broken = defined("def frame(payload):\n    return payload[0] + payload[1]\n", "frame")
-    with pytest.raises(RunFailed) as failed:
-        using.use(record_framing=broken, data_root=photos.root)
-    assert "frame gives 0 for this image, not a record" in failed.value.log
-    with pytest.raises(UserError, match="a function for one of schedule"):
-        using.use(record_framing=broken, schedule=broken)
 
 
 @pytest.mark.slow
