@@ -18,7 +18,6 @@ from typing import Any
 
 from tests.conftest import clean_environment
 
-ROOT = Path(__file__).parents[2]
 TOKEN = "test"
 PLACES = {"JUPYTER_CONFIG_DIR": "config", "JUPYTER_RUNTIME_DIR": "runtime",
           "JUPYTERLAB_SETTINGS_DIR": "settings", "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
@@ -136,9 +135,3 @@ class Lab:
                     break
                 self.page.wait_for_timeout(100)
         raise AssertionError(f"JupyterLab has not run the cell with {text!r}")
-
-    def shot(self, name: str) -> None:
-        """Save a screenshot in `screenshots/`, which git ignores."""
-        folder = ROOT / "screenshots"
-        folder.mkdir(exist_ok=True)
-        self.page.screenshot(path=folder / f"{name}.png")

@@ -27,7 +27,7 @@ from rn50lib.hardware import Gpu
 from tests.conftest import ROOT, clean_environment
 from tests.support import LAPTOP, Photos
 from tests.workshop.test_trace import check_trace
-from workshop import ladder, output
+from workshop import ladder
 from workshop.trace import KINDS
 
 LADDER = ROOT / "exercises" / "ladder"
@@ -282,19 +282,6 @@ def drawn(axes: Any) -> dict[str, set[tuple[float, float]]]:
             places = zip(*(np.round(values, 6).tolist() for values in line.get_data()), strict=True)
             found.setdefault(line.get_markerfacecolor(), set()).update(places)
     return found
-
-
-@pytest.mark.slow  # Matplotlib
-@pytest.mark.parametrize("ranks", [1, 8])
-def test_figure_is_as_wide_as_the_page(tmp_path: Path, ranks: int) -> None:
-    one = {"images_per_s": 12345.6, "turns": [12000.1, 12345.6], "compute_ms": 9.0, "ranks": ranks}
-    one |= {"image_size": 224, "batch_size": 128, "over": "1_single", "gains": [9.94, 0.95] * 4}
-    record = {"rungs": {f"{rung}_horovod": one for rung in [*ladder.RUNGS][1:]}}
-    for i, last in enumerate(record["rungs"]):
-        rungs = dict([*record["rungs"].items()][: i + 1])
-        (tmp_path / "ladder.json").write_text(json.dumps({"rungs": rungs}))
-        html = ladder.picture(tmp_path / "ladder.json")["text/html"]
-        assert int(re.search(r'width="(\d+)"', html)[1]) < 9.2 * output.DPI, last
 
 
 def test_race_pairs_the_turns_of_each_rung_with_the_one_before(

@@ -6,7 +6,6 @@ import functools
 import importlib
 import itertools
 import re
-import time
 from collections import Counter
 from typing import Any
 
@@ -303,25 +302,6 @@ def test_endless_loop_stops_with_its_line(line, monkeypatch):
     assert result.outcome == engine.ERROR and "still running after" in result.said, result.lines
     assert result.then.startswith("In schedule, line "), result.lines
     assert_passes("ex02.schedule", learning_rate)
-
-
-def waiting(seconds):
-    """Return a right answer that does not compute for some seconds in each of its calls."""
-
-    def schedule(*arguments):
-        time.sleep(seconds)
-        return learning_rate(*arguments)
-
-    return schedule
-
-
-def test_answer_that_gets_no_processor_may_take_longer_but_not_for_ever(monkeypatch):
-    monkeypatch.setattr(compare, "LIMIT_S", 1.0)
-    monkeypatch.setattr(compare, "AGAIN_S", 0.2)
-    assert_passes("ex02.schedule", waiting(0.1))
-    monkeypatch.setattr(compare, "LIMIT_S", 0.1)
-    result = engine.judge("ex02.schedule", waiting(60))
-    assert result.outcome == engine.ERROR and "0 of them computing" in result.said, result.lines
 
 
 @pytest.mark.acceptance

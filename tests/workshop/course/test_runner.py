@@ -190,24 +190,6 @@ def test_pages_load_nothing_from_outside(course):
         assert "require" not in re.sub(r"<pre>.*?</pre>", "", text, flags=re.S)
 
 
-@pytest.mark.needs("chromium")
-def test_index_in_a_browser(course, browser_page):
-    page, requests = browser_page
-    page.goto((course[1] / "out" / "index.html").as_uri())
-    assert page.title() == "2 of 5 passed · RN50 workbook"
-    assert page.locator(".pill.passed").count() == 2
-    for width in (1280, 420):
-        page.set_viewport_size({"width": width, "height": 900})
-        wide = page.evaluate("document.documentElement.scrollWidth")
-        assert wide <= width, f"{wide} px on a screen of {width}"
-    page.set_viewport_size({"width": 1280, "height": 900})
-    page.get_by_role("link", name="passes title", exact=True).click()
-    assert page.locator("text=the answer: 42 img/s").is_visible()
-    page.get_by_role("link", name="All notebooks").click()
-    assert page.locator("h1").is_visible()
-    assert [r for r in requests if not r.startswith(("file:", "data:"))] == []
-
-
 @pytest.mark.acceptance
 def test_interrupted_course_ends_its_kernels_and_leaves_its_index(tmp_path):
     quick = write_notebook(tmp_path / "quick.ipynb", "1")
