@@ -49,12 +49,11 @@ def update(name: str, **values: Any) -> None:
 
 
 def store(result: Result) -> None:
-    """Record a result. A passed exercise stays passed, with the help taken until then."""
+    """Record a result. A passed exercise stays passed."""
     before = load(result.exercise[:4]).get(result.exercise, {})
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     tries = int(before.get("tries", 0)) + (result.outcome != NOT_ATTEMPTED)
     fields = {"tries": tries, "passed_at": before.get("passed_at"), "at": now}
     if result.passed and not before.get("passed_at"):
-        help_ = {"hints": before.get("hints", 0), "solution": bool(before.get("solution"))}
-        fields |= {"passed_at": now, "passed_with": help_}
+        fields["passed_at"] = now
     update(result.exercise, **asdict(result), **fields)

@@ -13,7 +13,7 @@ from workshop.checks import records
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress in one exercise, with the help taken until it was passed, as text."""
+    """The progress in one exercise, with the help taken, as text."""
 
     item: catalogue.Exercise
     passed: bool
@@ -29,13 +29,10 @@ def collect() -> list[Progress]:
         record = records.load(item.notebook).get(item.name, {})
         passed, tries = bool(record.get("passed_at")), record.get("tries", 0)
         state = "✓ passed" if passed else "✗ tried" if tries else "–"
-        taken = record.get("passed_with") or record
-        help_taken = []
-        if hints := taken.get("hints", 0):
-            help_taken.append(f"{hints} hint{'s' * (hints > 1)}")
-        if taken.get("solution"):
-            help_taken.append("solution")
-        found.append(Progress(item, passed, state, tries, ", ".join(help_taken)))
+        help_taken = "solution" if record.get("solution") else ""
+        if not help_taken and (hints := record.get("hints", 0)):
+            help_taken = f"{hints} of 3 hints"
+        found.append(Progress(item, passed, state, tries, help_taken))
     return found
 
 

@@ -27,7 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rn50lib.errors import UserError, first_names
+from rn50lib.errors import UserError
 from rn50lib.files import Output
 from workshop import catalogue, output, paths, processes
 from workshop.checks import alone, engine
@@ -87,12 +87,9 @@ def grade(folder: Path, page: Output, table_csv: Output, settings: Settings, job
     learners = learners_of(folder, fresh, names)
     if not learners or root.is_relative_to(folder):
         raise UserError(f"{folder}: name a folder that holds the uploads and nothing else")
-    hidden = [path.name for path in sorted(folder.glob(".*"))]
     print(settings, flush=True)
     for who, note in [(one.name, note) for one in learners for note in one.notes]:
         print(f"{who}: {note}")
-    if hidden:
-        print(clean(f"{folder}: left out: hidden ({len(hidden)}: {first_names(hidden)})"))
     begin = time.time()
     work = [(one, key) for one in learners for key in sorted(one.cells)]
     pasted = [paste(fresh[key], one.cells[key]) for one, key in work]
