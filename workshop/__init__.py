@@ -1,6 +1,6 @@
 """The functions for notebooks: `import workshop`, then `workshop.start("02", profile)`.
 
-Plotting and widgets are imported when they are first used.
+Plotting is imported when it is first used.
 """
 
 from rn50.plot import FINDING, MEANING
@@ -11,7 +11,7 @@ from workshop.checks.use import use
 from workshop.load_order import load_triton_first
 from workshop.observe import try_script
 from workshop.opening import course_map, start
-from workshop.output import explore, figure, log_ticks, quiet_stderr, ranges, spans, table
+from workshop.output import figure, log_ticks, quiet_stderr, ranges, spans, table
 from workshop.ratio import ratio
 from workshop.session import has
 from workshop.trace import trace
@@ -23,7 +23,6 @@ __all__ = [
     "MEANING",
     "check",
     "course_map",
-    "explore",
     "figure",
     "has",
     "hint",

@@ -12,7 +12,7 @@ import io
 import os
 import statistics
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -234,28 +234,3 @@ def images(items: Sequence[Any], alt: str, labels: Sequence[str]) -> None:
         axis.set_title(label, fontsize=9)
         axis.axis("off")
     figure(fig, alt)
-
-
-def explore(draw: Callable[..., Any], alt: Callable[..., str], **controls: Any) -> None:
-    """Show a figure with controls that is redrawn in place when a control moves.
-
-    `draw(**values)` returns a matplotlib figure and a sentence that describes it, `alt(**values)`
-    its alt text. Controls are widgets. Without a front end, the figure of the initial values stays,
-    so an executed notebook shows the same.
-    """
-    import ipywidgets
-    from IPython.display import display
-
-    plot, finding = Slot(), Slot()
-
-    def redraw(_change: Any = None) -> None:
-        values = {name: widget.value for name, widget in controls.items()}
-        fig, sentence = draw(**values)
-        plot.figure(fig, alt(**values))
-        finding.html(f"<p>{escape(sentence)}</p>", sentence)
-
-    for name, widget in controls.items():
-        widget.description = name
-        widget.observe(redraw, names="value")
-    display(ipywidgets.VBox(list(controls.values())))
-    redraw()

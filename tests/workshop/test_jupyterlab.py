@@ -1,4 +1,4 @@
-"""JupyterLab in a real browser: a control redraws its figure, an exercise wrong and then right."""
+"""JupyterLab in a real browser: an exercise is answered wrong, and then right."""
 
 from __future__ import annotations
 
@@ -8,22 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.workshop.conftest import write_notebook
 from tests.workshop.lab import Lab, serve
 
 pytestmark = pytest.mark.needs("chromium", "jupyterlab")
-
-EXPLORE = """import ipywidgets, workshop
-import matplotlib.pyplot as plt
-
-def draw(power):
-    fig, ax = plt.subplots(figsize=(4, 2.5))
-    ax.plot([x**power for x in range(10)])
-    return fig, f"The last value is {9**power}."
-
-workshop.explore(draw, lambda power: "a curve", power=ipywidgets.IntSlider(2, 1, 4));"""
-
-BAD = 'workshop.use(nettwork="tiny")'
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +21,7 @@ def home(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def course(home, repository, browser_page) -> Iterator[Lab]:
-    """A browser on JupyterLab with the course's notebooks, in profile ci, and a demonstration."""
+    """A browser on JupyterLab with the course's notebooks, in profile ci."""
     for folder in ("notebooks", "exercises"):
         (home / "course" / folder).mkdir(parents=True)
         for path in (repository / folder).glob("*.ipynb"):
@@ -44,25 +31,8 @@ def course(home, repository, browser_page) -> Iterator[Lab]:
                 text.replace('profile: str = \\"auto\\"', 'profile: str = \\"ci\\"'),
                 encoding="utf-8",
             )
-    write_notebook(home / "course" / "demo.ipynb", EXPLORE, BAD)
     with serve(home / "course", home=home) as address:
         yield Lab(browser_page[0], address)
-
-
-@pytest.mark.acceptance
-def test_control_redraws_its_figure(course):
-    course.open("demo.ipynb")
-    cell = course.run("workshop.explore(")
-    plot = cell.locator(".jp-OutputArea-output img")
-    before = plot.get_attribute("src")
-    assert plot.count() == 1 and plot.get_attribute("alt") == "a curve"
-    assert cell.locator(".rn50 p", has_text="The last value is 81.").count() == 1
-    cell.locator(".widget-slider .noUi-handle").first.focus()
-    course.page.keyboard.press("ArrowRight")
-    cell.locator(".rn50 p", has_text="The last value is 729.").wait_for()
-    assert plot.count() == 1 and plot.get_attribute("src") != before
-    (error,) = told(course.run("nettwork"))
-    assert error.startswith("error: pass a function for one of")
 
 
 SHARD = """def shard(order, rank, size, batch):

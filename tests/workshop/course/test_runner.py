@@ -24,14 +24,6 @@ from pathlib import Path
 s = Session("00", "ci", None, Path("d"), Path("r"))
 s.note("answer", number * 6, "img/s", "the answer");"""
 
-EXPLORES = """import ipywidgets, workshop
-import matplotlib.pyplot as plt
-def draw(power):
-    fig, ax = plt.subplots(figsize=(2, 1))
-    ax.plot([1, 2**power])
-    return fig, f"It ends at {2**power}."
-workshop.explore(draw, lambda power: f"to {power}", power=ipywidgets.IntSlider(3, 1, 5));"""
-
 SPEAKS = """from IPython.display import Markdown, display
 print("first", flush=True); print("second", flush=True)
 display(Markdown("third"))
@@ -56,7 +48,7 @@ def course(tmp_path_factory):
     root = tmp_path_factory.mktemp("course")
     made = [
         write_notebook(
-            root / "passes.ipynb", PASSES, EXPLORES, SPEAKS, "import sys; print(sys.executable)",
+            root / "passes.ipynb", PASSES, SPEAKS, "import sys; print(sys.executable)",
             parameters='profile: str = "auto"  # the profile\nnumber: int = 7  # a number',
         ),
         write_notebook(root / "fails.ipynb", "x = 1", "print(x)\nraise ValueError('no <b>')", "1"),
