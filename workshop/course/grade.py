@@ -81,10 +81,9 @@ def grade(folder: Path, page: Output, table_csv: Output, settings: Settings, job
     be run at all, which says nothing about its answers.
     """
     root = paths.need_checkout()
-    fresh = {path.stem: code_cells(build.build(root, path).encode())
+    fresh = {path.stem[:4]: code_cells(build.build(root, path).encode())
              for path in build.masters(root) if build.is_exercise(path)}  # fmt: skip
-    names, fresh = set(fresh), {name[:4]: cells for name, cells in fresh.items()}
-    learners = learners_of(folder, fresh, names)
+    learners = learners_of(folder, fresh)
     if not learners or root.is_relative_to(folder):
         raise UserError(f"{folder}: name a folder that holds the uploads and nothing else")
     print(settings, flush=True)
@@ -125,7 +124,7 @@ def grade(folder: Path, page: Output, table_csv: Output, settings: Settings, job
         )
 
 
-def learners_of(folder: Path, fresh: Mapping[str, list[Cell]], names: set[str]) -> list[Learner]:
+def learners_of(folder: Path, fresh: Mapping[str, list[Cell]]) -> list[Learner]:
     """Return the learners of the uploads in a folder. Two uploads of one name keep their suffix."""
     entries = sorted(folder.glob("[!.]*"))
     called = [  # without what Moodle adds
@@ -133,10 +132,7 @@ def learners_of(folder: Path, fresh: Mapping[str, list[Cell]], names: set[str]) 
         for name in (path.name if path.is_dir() else path.stem for path in entries)
     ]
     return [
-        Learner(
-            clean(name if called.count(name) == 1 else path.name),
-            *uploads.read(path, fresh, names),
-        )
+        Learner(clean(name if called.count(name) == 1 else path.name), *uploads.read(path, fresh))
         for path, name in zip(entries, called, strict=True)
     ]
 

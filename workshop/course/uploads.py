@@ -1,7 +1,7 @@
 """The exercise notebooks that learners handed in, in a folder, a zip or a file.
 
-The notebook with its original name goes before others, then the shallowest, then the newest.
-Nothing is unpacked to the disk; a notebook that cannot be read is a note.
+Of several notebooks of one exercise, the newest with an answer is graded. Nothing is unpacked to
+the disk; a notebook that cannot be read is a note.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 import time
 import zipfile
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -35,22 +35,19 @@ class File(NamedTuple):
     read: Callable[[], bytes]
 
 
-def read(
-    path: Path, fresh: Mapping[str, list[Cell]], names: Collection[str]
-) -> tuple[dict[str, list[Cell]], list[str]]:
+def read(path: Path, fresh: Mapping[str, list[Cell]]) -> tuple[dict[str, list[Cell]], list[str]]:
     """Return the cells of the notebooks in an upload by "ex01", and what an instructor has to know.
 
-    `fresh` has the cells of each untouched notebook, `names` their file names without suffix.
-    Whatever is wrong with an upload is a note.
+    `fresh` has the cells of each untouched notebook. Whatever is wrong with an upload is a note.
     """
-    found = defaultdict[str, list[tuple[tuple, File, list[Cell]]]](list)
+    found = defaultdict[str, list[tuple[tuple, str, list[Cell]]]](list)
     stubs = {key: {cell["source"].strip() for cell in cells} for key, cells in fresh.items()}
     unread: list[str] = []
     others: list[str] = []
     for file in files(path, unread):
-        place = PurePosixPath(NOTEBOOK.sub("", file.where))
+        hidden = any(part.startswith(".") for part in PurePosixPath(file.where).parts)
         cells = []
-        if NOTEBOOK.search(file.where) and not place.name.startswith("._"):  # macOS adds these
+        if NOTEBOOK.search(file.where) and not hidden:  # Jupyter's checkpoints, and files of macOS
             try:
                 cells = cells_of(file)
             except Exception as problem:  # of the file system, the zip, or the content
@@ -61,17 +58,15 @@ def read(
         for key in keys:
             own = {cell["source"].strip() for cell in cells
                    if cell["kind"] == "answer" and cell["exercise"].startswith(key)}  # fmt: skip
-            worse = own <= stubs[key], place.name not in names, len(place.parts)
-            found[key].append((worse, file, cells))
+            found[key].append(((not own <= stubs[key], file.when), file.where, cells))
     graded: dict[str, list[Cell]] = {}
     notes = [] if found else [f"no exercise notebook was found: {first_names(others)}"]
     for key, several in sorted(found.items()):
-        several.sort(key=lambda one: (one[1].when, one[1].where), reverse=True)
-        several.sort(key=lambda one: one[0])
+        several.sort(key=lambda one: one[0], reverse=True)
         (_, best, graded[key]), *rest = several
         if rest:
-            losers = first_names([file.where for _, file, _ in rest])
-            notes.append(f"{key} is {best.where}; not graded: {losers}")
+            losers = first_names([where for _, where, _ in rest])
+            notes.append(f"{key} is {best}; not graded: {losers}")
     if unread:
         notes.append(f"left out: {first_names(unread)}")
     return graded, [clean(note, 2000) for note in notes]
