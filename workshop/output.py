@@ -20,7 +20,6 @@ from typing import Any
 from rn50 import plot
 
 DPI = 110  # a figure of 9 inches is as wide as a page's column
-FAR = 1.3  # times the median: a number next to such a turn could be taken for the turn's
 RESULT_MIME = "application/vnd.rn50.result+json"
 
 STYLE = (Path(__file__).parent / "templates" / "cell.css").read_text(encoding="utf-8")
@@ -128,23 +127,19 @@ def ranges(
 ) -> None:
     """Draw a bar per name up to the median of its turns, a dot per turn, the median as a number.
 
-    The number is next to the largest turn; if that is far above the median, "median" is added.
+    The number is next to the largest turn.
     `part` is a key of `rn50.plot.MEANING`. The first name is on top; the axis of names ends above
     it, so that a line across can have its label there.
     """
-    far = False
     for row, values in enumerate(rows.values()):
         middle = statistics.median(values)
-        number = form.format(middle)
-        if max(values) > FAR * middle:
-            number, far = f"median {number}", True
         axes.barh(row, middle, 0.6, color=plot.MEANING[part])
         axes.plot(values, [row] * len(values), "o", color="white", mec="black", ms=4.5)
-        axes.annotate(number, (max(values), row), (7, 0), va="center",
+        axes.annotate(form.format(middle), (max(values), row), (7, 0), va="center",
                       textcoords="offset points", weight="bold")  # fmt: skip
     axes.set_yticks(range(len(rows)), list(rows))
     axes.set_ylim(len(rows) - 0.4, -0.9)
-    axes.margins(x=0.26 if far else 0.12)
+    axes.margins(x=0.12)
     axes.grid(visible=False, axis="y")
     axes.xaxis.set_major_formatter("{x:,g}")
 

@@ -107,8 +107,7 @@ def race(runners: Sequence[Runner], warm_up: int, window: int, rounds: int) -> N
 
     Each script does `warm_up` steps, and then in each of `rounds` turns its lead and `window`
     steps that count. Every other round has the reverse order: a machine that slows down steadily
-    then favours no script. A script without a profiler takes no turns. Raises RunFailed if one
-    fails; then all are ended.
+    then favours no script. Raises RunFailed if one fails or takes no turns; then all are ended.
     """
     slot = output.Slot()
     with contextlib.ExitStack() as stack:
@@ -133,5 +132,7 @@ def race(runners: Sequence[Runner], warm_up: int, window: int, rounds: int) -> N
             while not runner.ended(folder):
                 time.sleep(turns.POLL_S)
             file = folder / f"{runner.name}.json"
-            runner.turns = json.loads(file.read_text()) if file.exists() else []
+            if not file.exists():
+                raise RunFailed(f"{runner.script} took no turns: call profile.step() in each step")
+            runner.turns = json.loads(file.read_text())
         slot.line(f"{rounds} turn{'s' * (rounds > 1)} of {names}")

@@ -98,9 +98,13 @@ def test_failure_is_shown_and_ends_the_others(tmp_path: Path) -> None:
     assert good.process and good.process.poll() is not None
 
 
-def test_parts_leave_out_the_lead_and_without_a_profiler_there_are_no_turns(
-    tmp_path: Path,
-) -> None:
+def test_script_without_a_profiler_is_an_error(tmp_path: Path) -> None:
+    plain = runner(tmp_path, "plain", SCRIPT.replace("trace.step()", "pass"))
+    with pytest.raises(RunFailed, match=r"plain.py took no turns: call profile.step\(\)"):
+        race([plain], warm_up=2, window=3, rounds=2)
+
+
+def test_parts_leave_out_the_lead(tmp_path: Path) -> None:
     text = SCRIPT.replace("spans = []", "spans, seconds = [], {'input': 0.0}")
     # each turn has a lead of two steps and three that count
     text = text.replace(
@@ -110,9 +114,7 @@ def test_parts_leave_out_the_lead_and_without_a_profiler_there_are_no_turns(
             seconds["input"] += 100.0 if (step - 2) % 5 < 2 else 1.0""",
     )
     text = text.replace("json.dumps(spans)", "json.dumps(seconds)")
-    plain = runner(tmp_path, "plain", SCRIPT.replace("trace.step()", "pass"))
-    race([plain, runner(tmp_path, "one", text)], warm_up=2, window=3, rounds=2)
-    assert plain.turns == []
+    race([runner(tmp_path, "one", text)], warm_up=2, window=3, rounds=2)
     assert json.loads((tmp_path / "one.log").read_text()) == {"input": 6.0}
 
 
