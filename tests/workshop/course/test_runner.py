@@ -241,13 +241,6 @@ def test_unknown_names_and_wrong_types_are_refused(notebook, name, text, message
         run.prepare(notebook("x", parameters=CELL), {name: text}, "auto", None)
 
 
-def test_missing_tag_of_the_parameters_is_named(rn50, notebook, tmp_path):
-    path = notebook("x", CELL, "number = 1")
-    status, _, err = rn50(tmp_path, "workshop", "run", path, "-p", "epochs", "1")
-    assert status == 2 and len(err.splitlines()) == 1
-    assert "x.ipynb has no parameter 'epochs'" in err and "the tag `parameters`" in err
-
-
 def test_refuses_before_anything_runs(rn50, notebook, tmp_path):
     first = notebook("one", "open('ran', 'w')", parameters=CELL)
     second = notebook("two", "1", parameters='profile: str = "auto"  # the profile')
