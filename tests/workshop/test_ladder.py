@@ -27,7 +27,7 @@ from rn50lib.hardware import Gpu
 from tests.conftest import ROOT, clean_environment
 from tests.support import LAPTOP, Photos
 from tests.workshop.test_trace import check_trace
-from workshop import ladder
+from workshop import ladder, rungs
 from workshop.trace import KINDS
 
 LADDER = ROOT / "exercises" / "ladder"
@@ -231,13 +231,13 @@ def test_figure_has_both_libraries_and_no_numbers_of_profile_ci(
         record["rungs"][name] = {"images_per_s": rate, "input_ms": 1.0, "compute_ms": 9.0}
     for name, rung in record["rungs"].items():
         rung |= {"image_size": 64, "batch_size": 16, "ranks": int(name[0])}
-    assert ladder._sizes(record["rungs"]) == "\n64 px, batch 16 per worker"
+    assert rungs._sizes(record["rungs"]) == "\n64 px, batch 16 per worker"
     record["rungs"]["3_dali_ddp"] |= {"over": "2_ddp", "gains": [1.5, 1.4, 1.7, 1.4, 1.6]}
     unclear = {"over": "1_single", "gains": [0.9, 1.25, 1.6, 1.25, 1.25]}
     record["rungs"]["2_horovod"] |= unclear | {"turns": [4.0, 5.0, 7.0]}
     (tmp_path / "ladder.json").write_text(json.dumps(record))
-    monkeypatch.setattr(ladder.output, "figure_bundle", lambda fig, alt: (fig, alt))
-    fig, alt = ladder.picture(tmp_path / "ladder.json")
+    monkeypatch.setattr(rungs.output, "figure_bundle", lambda fig, alt: (fig, alt))
+    fig, alt = rungs.picture(tmp_path / "ladder.json")
     speeds, gains = fig.axes
     labels = [label.get_text() for label in speeds.get_yticklabels()]
     several = ["2: DDP\n2 workers", "2: Horovod\n2 workers", "3: DALI\nDDP, 3 workers"]
@@ -257,16 +257,16 @@ def test_figure_has_both_libraries_and_no_numbers_of_profile_ci(
     assert "Rung 3 over rung 2: 1.50 (1.40 to 1.70, n = 5); predicted 3.00; H100 1.61." in alt
     record["rungs"]["2_horovod"] = record["rungs"].pop("2_horovod")  # raced later
     (tmp_path / "ladder.json").write_text(json.dumps(record))
-    assert ladder.picture(tmp_path / "ladder.json")[0].get_suptitle().startswith("Rung 2, Horovod")
-    fig, alt = ladder.picture(tmp_path / "ladder.json", "2")
+    assert rungs.picture(tmp_path / "ladder.json")[0].get_suptitle().startswith("Rung 2, Horovod")
+    fig, alt = rungs.picture(tmp_path / "ladder.json", "2")
     assert fig.get_suptitle().endswith("× 1.25 (0.90 to 1.60, n = 5): no clear difference")
     assert "DALI" not in alt
     (tmp_path / "ladder.json").write_text(
         json.dumps({"rungs": {"1_single": record["rungs"]["1_single"]}})
     )
-    fig, alt = ladder.picture(tmp_path / "ladder.json")
+    fig, alt = rungs.picture(tmp_path / "ladder.json")
     assert len(fig.axes) == 1 and fig.get_suptitle() == "Rung 1, one device: 4 images/s"
-    fig, alt = ladder.picture(tmp_path / "none.json", "3_dali")
+    fig, alt = rungs.picture(tmp_path / "none.json", "3_dali")
     (alone,) = fig.axes
     others = [400.2, 1442.6, 5391.8, 10263.2, 1080, 1735, 2530, 4107]
     assert [bar.get_width() for bar in alone.patches] == others
@@ -310,22 +310,22 @@ def test_race_pairs_the_turns_of_each_rung_with_the_one_before(
     # a rung that starts a race keeps its pairs if it runs with the same settings
     speeds["6_compiled_ddp"] = [1.0, 1.0]
     ladder.race(["2", "6_compiled"], ranks=2, **flags)
-    rungs = ladder._load(tmp_path / "ladder.json")["rungs"]
-    assert rungs["2_ddp"]["gains"] == [0.5, 4.0] and [*rungs][-1] == "6_compiled_ddp"
+    found = rungs.load(tmp_path / "ladder.json")["rungs"]
+    assert found["2_ddp"]["gains"] == [0.5, 4.0] and [*found][-1] == "6_compiled_ddp"
     ladder.race(["1_single", "2"], ranks=2, **flags)
-    assert [*ladder._load(tmp_path / "ladder.json")["rungs"]][-1] == "2_ddp"
+    assert [*rungs.load(tmp_path / "ladder.json")["rungs"]][-1] == "2_ddp"
     ladder.race(["2", "6_compiled"], ranks=1, **flags)
-    assert "gains" not in ladder._load(tmp_path / "ladder.json")["rungs"]["2_ddp"]
+    assert "gains" not in rungs.load(tmp_path / "ladder.json")["rungs"]["2_ddp"]
     # pairs of a different script are not kept
     ladder.race(["1_single", "2"], ranks=2, **flags)
     monkeypatch.setattr(ladder, "script", lambda rung: tmp_path / "train.py")
     (tmp_path / "train.py").write_text(ladder.finished("2_ddp").read_text())
     ladder.race(["2", "6_compiled"], ranks=2, own="2", **flags)
-    assert "gains" not in ladder._load(tmp_path / "ladder.json")["rungs"]["2_ddp"]
+    assert "gains" not in rungs.load(tmp_path / "ladder.json")["rungs"]["2_ddp"]
 
 
 def test_a_colour_of_the_ladder_means_the_same_in_a_trace() -> None:
-    assert {*ladder.PARTS} <= {*plot.MEANING}
+    assert {*rungs.PARTS} <= {*plot.MEANING}
     assert plot.MEANING["compute"] == KINDS["convolution"]
     assert plot.MEANING["communication"] == KINDS["exchange"]
     assert plot.MEANING["input"] not in KINDS.values()

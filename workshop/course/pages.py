@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rn50lib.files import write_file
-from workshop import ladder
+from workshop import rungs
 from workshop.course.run import FAILED, NOT_RUN, PASSED, TIME_LIMIT, Outcome
 from workshop.course.training import Training
 from workshop.output import cell_text
@@ -50,7 +50,7 @@ def index(
     climbed = any((folder / "runs").glob("ladder*.json"))  # notebooks recorded rungs
     text = render(
         "index.html", run=run, notebooks=notebooks, training=trained, marks=MARKS,
-        ladder=ladder.picture(folder / "runs" / ladder.RECORD)["text/html"] if climbed else "",
+        ladder=rungs.picture(folder / "runs" / rungs.RECORD)["text/html"] if climbed else "",
     )  # fmt: skip
     write_file(folder / "index.html", text)
     record = {"format": "rn50-course-2", **run, "notebooks": [asdict(item) for item in notebooks]}
