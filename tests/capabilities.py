@@ -55,6 +55,11 @@ def chromium_binary() -> str | None:
     return shutil.which("chromium") or shutil.which("chromium-browser")
 
 
+def nbgrader_program() -> str | None:
+    """The program of nbgrader, or None."""
+    return shutil.which(os.environ.get("RN50_NBGRADER") or "nbgrader")
+
+
 @functools.cache
 def _present(name: str) -> bool:
     return bool(DETECTORS[name]())
@@ -159,5 +164,6 @@ DETECTORS = {
     "onnx": lambda: all(map(_module, ("onnx", "onnxscript", "onnxruntime"))),
     "engines": lambda: all(map(_module, ("onnx", "onnxscript", "onnxruntime", "openvino"))),
     "bubblewrap": _bubblewrap,
+    "nbgrader": nbgrader_program,
     "fork": lambda: hasattr(os, "fork"),
 }

@@ -73,7 +73,6 @@ def existing(root: Path) -> tuple[Lesson, ...]:
 
 FILL, HUNT, PREDICT = "fill in", "find the bug", "predict, then measure"
 TEST, TUNE = "write the test", "tune to a target"
-POINTS = {"easy": 1, "medium": 2, "hard": 3}  # by difficulty
 PACKAGES = {
     "horovod": "Horovod",
     "nvidia.dali": "DALI",
@@ -99,11 +98,6 @@ class Exercise:
     function: bool = True  # whether the answer is a function, else a value
     needs: str = ""  # packages without which the check cannot run
     launches: bool = False  # whether the check starts processes, which have time limits
-
-    @property
-    def points(self) -> int:
-        """Return what a right answer is worth in grading."""
-        return POINTS[self.difficulty]
 
     @property
     def notebook(self) -> str:

@@ -57,17 +57,23 @@ def solved(source: str, where: str = "exercise") -> str:
     return "\n".join(line for _, lines, _ in regions(source, where) for line in lines)
 
 
-def stub(source: str, where: str = "exercise") -> str:
-    """Return the cell with each solution replaced by assignments of `...`."""
+def stub(source: str, where: str = "exercise", keep: bool = False) -> str:
+    """Return the cell with each solution replaced by assignments of `...`.
+
+    With `keep`, the solution stays between its markers, and nbgrader removes it. A function needs
+    no stub then, because nbgrader leaves `...` there.
+    """
     out: list[str] = []
     for indent, lines, is_solution in regions(source, where):
-        if is_solution:
+        if is_solution and not (keep and indent):
             try:
                 left = stub_lines(textwrap.dedent("\n".join(lines)))
             except SyntaxError as problem:
                 raise UserError(f"{where}: a solution is not valid Python: {problem}") from None
             out += [indent + line for line in left]
-        else:
+        if keep and is_solution:
+            out += [indent + BEGIN, *lines, indent + END]
+        elif not is_solution:
             out += lines
     return "\n".join(out)
 

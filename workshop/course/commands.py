@@ -36,6 +36,7 @@ def parser() -> Parser:
 
     add = verb("build", build_notebooks, "write the notebooks from their masters")
     add("--check", action="store_true", help="write nothing; fail on differences or lint")
+    add("--nbgrader", type=Path, metavar="DIR", help="write a course folder for nbgrader to DIR")
     verb("lint", lint_masters, "check the masters against the rules")
     add = verb("run", run_course, "execute notebooks and write an HTML index")
     add("notebooks", nargs="*", help='numbers ("02", "ex03") or paths')
@@ -91,17 +92,22 @@ def main(argv: list[str]) -> int:
 
 def build_notebooks(args: argparse.Namespace) -> int:
     """Write the notebooks, or check that they match their masters."""
-    from workshop.course import build, gallery, lint
+    from workshop.course import build, gallery, lint, nbgrader
 
     root = paths.need_checkout()
     masters = build.masters(root)
-    if args.check:
+    if args.nbgrader:
+        nbgrader.export(root, args.nbgrader)
+        folder = shlex.quote(str(args.nbgrader))
+        print(f"Next: cd {folder} && nbgrader generate_assignment {nbgrader.ASSIGNMENT}")
+    elif args.check:
         return report([*build.drift(root), *gallery.drift(root), *lint.lint(root)])
-    for master in masters:
-        write_file(build.target(master), build.build(root, master))
-    if gallery.load(root):
-        write_file(root / gallery.PAGE, gallery.page(root))
-    print(f"{len(masters)} notebooks written")
+    else:
+        for master in masters:
+            write_file(build.target(master), build.build(root, master))
+        if gallery.load(root):
+            write_file(root / gallery.PAGE, gallery.page(root))
+        print(f"{len(masters)} notebooks written")
     return 0
 
 

@@ -32,6 +32,7 @@ from rn50lib.files import Output
 from workshop import catalogue, output, paths, processes
 from workshop.checks import alone, engine
 from workshop.course import build, pages, run, uploads
+from workshop.course.nbgrader import POINTS
 from workshop.course.uploads import MAX_FILE, Cell, clean, code_cells
 
 START_S = 120  # for the kernel and the imports of a notebook, in addition to its exercises
@@ -70,8 +71,8 @@ class Learner:
 
     @property
     def points(self) -> list[float]:
-        exercises = catalogue.EXERCISES
-        return [round(self.results[item.name].share * item.points, 2) for item in exercises]
+        return [round(self.results[item.name].share * POINTS[item.difficulty], 2)
+                for item in catalogue.EXERCISES]  # fmt: skip
 
 
 def grade(folder: Path, page: Output, table_csv: Output, settings: Settings, jobs: int) -> None:
@@ -102,7 +103,7 @@ def grade(folder: Path, page: Output, table_csv: Output, settings: Settings, job
             if failure:
                 one.notes.append(f"{key} was not graded: {failure}")
                 failures.append(f"{one.name}, {key}: {failure}")
-    most = sum(item.points for item in catalogue.EXERCISES)
+    most = sum(POINTS[item.difficulty] for item in catalogue.EXERCISES)
     text = pages.render(
         "class.html", learners=learners, exercises=catalogue.EXERCISES, most=most,
         settings=settings, marks=engine.MARKS, when=time.strftime("%d %B %Y, %H:%M"),

@@ -1,4 +1,4 @@
-"""A class: the learners' copy, grading."""
+"""A class: the learners' copy, grading here and with nbgrader."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from typing import Any
 
 import pytest
 
+from tests import capabilities
 from tests.conftest import ROOT
 from tests.support import leaving_nothing
-from workshop import masters
+from workshop import catalogue, masters
 from workshop.course import build, release
 from workshop.course.grade import bubblewrap_works
+from workshop.course.nbgrader import POINTS
 
 Book = dict[str, Any]
 TELLING = 24  # characters; shorter lines such as `return x` reveal nothing
@@ -253,3 +255,57 @@ def test_grade_needs_a_folder_of_uploads(tmp_path: Path, rn50) -> None:
     for folder, flags in ((tmp_path / "none", ()), (tmp_path, ()), (ROOT, ("-o", tmp_path / "c"))):
         status, _, err = rn50(tmp_path, "workshop", "grade", folder, *flags)
         assert status == 2 and len(err.splitlines()) == 1 and str(tmp_path) in err, err
+
+
+@pytest.mark.acceptance
+@pytest.mark.needs("nbgrader")
+def test_nbgrader_gives_the_same_points(tmp_path: Path, rn50) -> None:
+    """Right, partly right and untouched, by `nbgrader autograde` and by `rn50 workshop grade`."""
+    from workshop.checks import ex04
+
+    course, program = tmp_path / "course", Path(str(capabilities.nbgrader_program()))
+    status, _, err = rn50(tmp_path, "workshop", "build", "--nbgrader", course)
+    assert status == 0, err
+    assert len(list((course / "source" / "rn50").iterdir())) == 8
+    for path in (course / "source" / "rn50").iterdir():
+        made = json.loads(path.read_text())
+        if path.stem[:4] == "ex04":  # the exercises that do without TensorFlow
+            last = made["cells"].index(cell(made, "check", "ex04.order"))
+            path.write_text(json.dumps(made | {"cells": made["cells"][: last + 1]}))
+        else:
+            path.unlink()
+    kernel = tmp_path / "jupyter" / "kernels" / "python3" / "kernel.json"
+    kernel.parent.mkdir(parents=True)
+    command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    kernel.write_text(json.dumps({"argv": command, "display_name": "", "language": "python"}))
+    path = f"{program.parent}:{os.environ['PATH']}"
+    env = os.environ | {"JUPYTER_PATH": str(tmp_path / "jupyter"), "PATH": path}
+
+    def run(*words: str | Path) -> None:
+        done = subprocess.run(words, cwd=course, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    run(program, "generate_assignment", "rn50")
+    (path,) = (course / "release" / "rn50").iterdir()
+    released = path.read_text()
+    assert "SOLUTION" not in released and "wrong_lines = ..." in released
+    mistakes = sorted(ex04.line_of(text) for text in ex04.MISTAKES)
+    hunt, order = ("answer", "ex04.hunt"), ("answer", "ex04.order")
+    right = {hunt: f"wrong_lines = {set(mistakes)}"}
+    right[order] = cell(book("ex04", solved=True), *order)["source"]
+    parts = {hunt: f"wrong_lines = {set(mistakes[:5])}", order: "stages = ['batch']"}
+    for who, answers in {"right": right, "parts": parts, "untouched": {}}.items():
+        made = json.loads(released)
+        for one in made["cells"]:
+            tags = tuple(one["metadata"].get("tags", ()))
+            one["source"] = answers.get(tags, one["source"])
+        (course / "submitted" / who / "rn50").mkdir(parents=True)
+        (course / "submitted" / who / "rn50" / path.name).write_text(json.dumps(made))
+    run(program, "autograde", "rn50")
+    run(program, "export", "--to", tmp_path / "grades.csv")
+    with (tmp_path / "grades.csv").open(newline="") as file:
+        theirs = {row["student_id"]: float(row["score"]) for row in csv.DictReader(file)}
+    _, ours = graded(course / "submitted")
+    worth = POINTS[catalogue.find("ex04.order").difficulty]
+    expected = {"right": 3 + worth, "parts": 1.88, "untouched": 0}  # 5 of 8 mistakes, 3 points
+    assert theirs == {who: float(row["points"]) for who, row in ours.items()} == expected

@@ -101,3 +101,12 @@ def test_result_keys_are_unique_over_files(tmp_path):
         (tmp_path / name).write_text(text, encoding="utf-8")
     with pytest.raises(UserError, match="keys must be unique"):
         expected.load(tmp_path)
+
+
+def test_nbgrader_export_refuses_an_exercise_without_tags(rn50, checkout, repository, tmp_path):
+    text = (repository / "exercises/source/ex03_horovod.py").read_text(encoding="utf-8")
+    master = checkout / "exercises" / "source" / "ex03_horovod.py"
+    master.parent.mkdir(parents=True)
+    master.write_text(text.replace('"check", "ex03.exposed"', ""), encoding="utf-8")
+    status, _, err = rn50(checkout, "workshop", "build", "--nbgrader", tmp_path / "out")
+    assert status == 2 and "ex03_horovod.py" in err and '"ex03.exposed"' in err
