@@ -268,6 +268,30 @@ def test_all_batches_of_an_update_count(tmp_path: Path) -> None:
     assert "takes as many samples as on one rank" in result["rate"].evidence
 
 
+CHECKPOINTED = """
+from torch.utils.checkpoint import checkpoint
+class Net(torch.nn.Sequential):
+    def forward(self, x):
+        return checkpoint(torch.nn.Sequential(*self[1:]), self[0](x), use_reentrant=True)
+model = Net("""
+FAILS = """
+try:
+    torch.ones(()).backward()
+except RuntimeError:
+    pass
+for rows in order:"""
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_recomputed_activations_are_no_samples(tmp_path: Path) -> None:
+    """Reentrant checkpointing starts a backward pass inside another; one before has failed."""
+    edits = [("model = torch.nn.Sequential(", CHECKPOINTED), ("for rows in order:", FAILS)]
+    edits += [("*self[1:]", "*list(self)[1:]")]
+    result = attempt(edited(tmp_path, "by_hand", *edits), single=False)
+    assert result["share"].evidence.startswith("80 samples on each rank, none"), str(result)
+
+
 @pytest.mark.acceptance
 @pytest.mark.needs("horovod", "torch")
 @pytest.mark.parametrize("name, edits, change, status", KNOWN)

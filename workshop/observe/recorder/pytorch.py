@@ -19,6 +19,7 @@ class Watch:
         self.torch: Any = None
         self.batch: Any = ()  # what went into the model last
         self.batches: list[bytes] = []  # the samples of the backward passes of this update
+        self.in_backward = False
         self.local: dict[int, Any] = {}  # by parameter id: its gradient before any exchange
         self.hooked: set[int] = set()  # ids of parameters
         self.stepping = 0  # optimizers whose steps are inside each other
@@ -73,16 +74,23 @@ class Watch:
         return [self.raw(sample) for batch in self.tensors(self.batch)[:1] for sample in batch]
 
     def follow_backward(self, autograd: Any) -> None:
-        """Keep what went into the model: an update may follow several backward passes."""
+        """Keep what went into the model: an update may follow several backward passes.
+
+        Reentrant checkpointing calls `backward` inside `backward`; only the outer one counts.
+        """
         original = autograd.backward
 
         @wraps(original)
         def backward(*args: Any, **kwargs: Any) -> Any:
+            outer, self.in_backward = not self.in_backward, True
             with suppress(Exception):
-                if self.recorder.left > 0:
+                if outer and self.recorder.left > 0:
                     self.batches += self.samples()
-            self.batch = ()
-            return original(*args, **kwargs)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self.in_backward = not outer
+                self.batch = ()  # also what activation checkpointing passed in
 
         autograd.backward = backward
 
