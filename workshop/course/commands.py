@@ -57,8 +57,8 @@ def parser() -> Parser:
                epilog="exit status: 0: nothing is missing, 1: a change is, 2: failed")  # fmt: skip
     add("script", metavar="SCRIPT")
     add("-n", type=whole(), default=2, metavar="N", help="ranks (2)")
-    add("--launcher", choices=("auto", "horovodrun", "torchrun"), default="auto",
-        help="(auto: by what the script imports)")  # fmt: skip
+    add("--launcher", choices=("auto", "horovodrun", "torchrun", "python"), default="auto",
+        help="python: the script starts its ranks itself (default: by its imports)")  # fmt: skip
     add("--steps", type=whole(), default=5, metavar="K", help="updates to record (5)")
     add("--seconds", type=whole(), default=20, metavar="S", help="then continue up to S (20)")
     add("--no-single", action="store_true", help="skip the run on one rank for comparison")

@@ -21,7 +21,7 @@ from rn50lib.errors import UserError
 from workshop import output, programs
 from workshop.errors import RunFailed
 from workshop.observe import verdict
-from workshop.observe.run import choose_launcher, run_ranks
+from workshop.observe.run import LAUNCHERS, choose_launcher, run_ranks
 
 
 def try_script(
@@ -42,22 +42,21 @@ def try_script(
         result["average"].status, result["average"].evidence
 
     The rows are "start", "share", "rate", "average", "alike" and "writes". The launcher is
-    horovodrun, torchrun or "auto", which chooses by what the script imports. The script runs in a
-    copy of `folder` (default: its own). After `steps` updates it may continue for `seconds`, so
-    that its files are seen. With `single` it also runs on one rank, to compare; with `reseed`, if
-    the weights are equal, once more with a different seed on each rank. Raises RunFailed, with the
-    script's traceback as `log`, and UserError.
+    horovodrun, torchrun, python (the script starts its ranks itself), or "auto", which chooses by
+    what the script imports. The script runs in a copy of `folder` (default: its own). After `steps`
+    updates it may continue for `seconds`, so that its files are seen. With `single` it also runs on
+    one rank, to compare; with `reseed`, if the weights are equal, once more with a different seed
+    on each rank. Raises RunFailed, with the script's traceback as `log`, and UserError.
     """
     path = Path(script).absolute()
     if not path.is_file():
         raise UserError(f"no such script: {script}")
     if path.suffix == ".ipynb":
         raise UserError(f"{script} is a notebook: `jupyter nbconvert --to script {script}` first")
+    launcher = choose_launcher(path) if launcher == "auto" else launcher
+    if launcher not in LAUNCHERS:
+        raise UserError(f"launcher {launcher!r}: there are auto, {', '.join(LAUNCHERS)}")
     programs.check_ranks(ranks, f"-n {ranks}", least=2)
-    chosen = choose_launcher(path)
-    launcher = chosen if launcher == "auto" else launcher
-    if launcher not in programs.LAUNCHERS:
-        raise UserError(f"launcher {launcher!r}: there are auto, {', '.join(programs.LAUNCHERS)}")
     if steps < 1:
         raise UserError(f"--steps {steps}: a script is tried for 1 step or more")
     words, where = [str(word) for word in arguments], Path(folder or path.parent).absolute()
@@ -67,7 +66,7 @@ def try_script(
     show(f"{path.name} runs on {ranks} ranks ({launcher})")
     events, ended = run(ranks, steps, seconds, added)
     alone: verdict.Events = []
-    if single and any(event["kind"] == "update" for event in events):
+    if single and launcher != "python" and any(event["kind"] == "update" for event in events):
         show(f"{path.name} runs on one rank, to compare")
         with suppress(RunFailed):
             alone, _ = run(1, steps, 0.0, added)

@@ -22,6 +22,7 @@ from workshop.errors import RunFailed
 
 POLL_S, LIMIT_S = 0.2, 300.0
 BYTES = 4 * 2**30  # a folder with more data than this is refused
+LAUNCHERS = (*programs.LAUNCHERS, "python")
 LEFT_OUT = shutil.ignore_patterns("__pycache__", ".git")
 
 SITE = """\
@@ -34,8 +35,8 @@ def record(*error):
     lifetime.record_end(1, "".join(traceback.format_exception(*error)))
 
 me = launch_env.LaunchEnv.detect()
-if me:
-    lifetime.register(me.rank)
+if {alone} or me:
+    lifetime.register(me.rank if me else 0)
     atexit.register(lifetime.record_end, 0)
     sys.excepthook = record
 rn50_recorder.Recorder()
@@ -57,7 +58,9 @@ def run_ranks(
         recorder = shutil.copytree(Path(__file__).parent / "recorder", own / "rn50_recorder")
         for file in (launch_env.__file__, lifetime.__file__):
             shutil.copy(file, recorder)
-        (own / "sitecustomize.py").write_text(SITE, encoding="utf-8")
+        (own / "sitecustomize.py").write_text(
+            SITE.format(alone=launcher == "python"), encoding="utf-8"
+        )
         env = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "120"} | launch.with_library(dict(os.environ))
         env |= programs.thread_limits(ranks) | {
             "PYTHONPATH": os.pathsep.join([str(own), env["PYTHONPATH"]]),
@@ -120,13 +123,15 @@ def in_copy(word: str, folder: Path, work: Path) -> str:
 
 
 def choose_launcher(script: Path) -> str:
-    """Return the launcher for what a script imports.
-
-    Raises UserError for FSDP, with which each rank has a part of the weights.
-    """
+    """Return the launcher for what a script imports; python if it starts its ranks itself."""
     text = script.read_text(encoding="utf-8", errors="replace")
-    if re.search(r"\bfsdp\b|\bfully_shard\b|FullyShardedDataParallel", text):
-        raise UserError(f"{script.name} uses FSDP, which is not supported: each rank has a part")
+    joins = r"\binit_process_group\((?:[^()]|\([^()]*\))*\brank="  # with a rank of its own choice
+    spawns = "torch.multiprocessing" in text and (
+        re.search(r"\b(spawn|start_processes)\(", text)
+        or (re.search(r"\bProcess\(", text) and re.search(joins, text))
+    )
+    if spawns and '"RANK"' not in text.replace("'", '"'):  # else it can also be started
+        return "python"
     imports = "\n".join(re.findall(r"^\s*(?:import|from)\b.*", text, re.MULTILINE))
     uses = r"\btorch(\.| import .*?\b)(distributed|nn\.parallel)\b|\binit_process_group\("
     wraps = r"\b(accelerate|lightning|pytorch_lightning)\b"  # these call it themselves
@@ -138,6 +143,8 @@ def choose_launcher(script: Path) -> str:
 def command(launcher: str, ranks: int, words: list[str], own: Path) -> list[str]:
     """Return the command line that starts the copy of the script."""
     worker = [*lifetime.SUPERVISED, sys.executable, *words]
+    if launcher == "python":
+        return worker
     if launcher == "horovodrun":
         return launch.horovodrun(ranks, worker)
     return launch.torchrun(ranks, worker, own)
@@ -149,7 +156,10 @@ def follow(group: launch.WorkerGroup, own: Path, ranks: int, steps: int, seconds
     while group.process.poll() is None and not group.failed():
         group.look(POLL_S)
         texts = [path.read_bytes() for path in own.glob("*.jsonl")]
-        done = [text.count(b'{"kind": "update"') >= steps for text in texts]
+        done = [
+            text.count(b'{"kind": "update"') >= steps or b'{"kind": "sharded"' in text
+            for text in texts
+        ]
         if not observed and sum(done) >= ranks:
             limit, observed = min(limit, time.monotonic() + seconds), True
         if time.monotonic() > limit:

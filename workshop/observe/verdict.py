@@ -68,6 +68,8 @@ class Rank:
         self.updates = [event for event in events if event["kind"] == "update"]
         self.files = {event["path"] for event in events if event["kind"] == "file"}
         self.wrote_ddp_names = any(event["kind"] == "ddp names" for event in events)
+        # the orders of its samplers, by the number of steps before
+        self.orders = {e["steps"]: tuple(e["order"]) for e in events if e["kind"] == "order"}
         starts = [event for event in events if event["kind"] == "start"]
         made = [event["hash"] for event in events if event["kind"] == "weights"]
         self.made = made[0] if made else ""  # the weights when the optimizer was made
@@ -101,6 +103,8 @@ def judge(
         rank.updates = rank.updates[:steps]
     hangs = "" if ended else "; do the ranks wait for each other?"
     nothing = NOT_SEEN, f"no update of an optimizer was seen on {size} ranks{hangs}"
+    if any(event["kind"] == "sharded" for event in events):
+        nothing, steps = (NOT_SEEN, "FSDP is not supported: each rank has a part of the weights"), 0
     found = dict.fromkeys(TITLES, nothing) | {"start": start(ranks, size), "writes": writes(ranks)}
     if steps:
         found["share"], found["rate"] = share(ranks, alone), rate(ranks, alone)
@@ -141,18 +145,43 @@ def share(ranks: list[Rank], alone: list[Rank]) -> tuple[str, str]:
     few = common <= max(2, smallest // 50)  # some may be repeated to fill the last batch
     took = all((len(ranks), number) in taken for number, taken in enumerate(own))
     if few and took:
-        return SEEN, f"{text}; each rank took its own shard"
+        return SEEN, f"{text}; each rank took its own shard{order_of(ranks[0])}"
     if not took and any(shard[0] == 1 and shard[2] for shard in set.intersection(*shards)):
         return (
             MISSING,
-            "every rank reads all of the data: its reader was given one shard of one",
+            "every rank reads all of the data: its reader or sampler was given one shard of one",
         )
     single = {sample for rank in alone for batch in rank.all("inputs") for sample in batch}
     if few and all(2 * len(single & seen) >= len(seen) for seen in passes):
         return SEEN, f"{text}; the run on one rank reads them too"
+    if not took and draw_from_all(ranks, alone):
+        return MISSING, f"{text}: each rank draws from all samples, in its own random order"
     if took:
         return NOT_SEEN, f"{text}: each took its own shard, perhaps of data in different orders"
     return NOT_SEEN, f"{text}: no shard was seen, and augmentation or chance may hide the rest"
+
+
+def order_of(rank: Rank) -> str:
+    """Return a remark on the order in which a rank's samplers pass on its data."""
+    if rank.updates[0].get("fixed_order"):
+        return "; the sampler has shuffle=False and keeps the order of the data"
+    passes: dict[int, list[Any]] = defaultdict(list)
+    for sampler, *order in rank.orders.values():
+        passes[sampler].append(order)
+    first = next(iter(passes.values()), [])  # of the sampler that was used first
+    if len(first) > 1 and all(order == first[0] for order in first):
+        return "; each epoch has the same order: call sampler.set_epoch(epoch) before it"
+    if len(first) == 1:
+        return "; its order in a second epoch was not seen (set_epoch)"
+    return ""
+
+
+def draw_from_all(ranks: list[Rank], alone: list[Rank]) -> bool:
+    """Return True if all ranks, and one alone, shuffle the same data, but in different orders."""
+    orders = [{(*each,) for each in rank.updates[0]["shuffled"]} for rank in ranks]
+    data = [{name for name, _ in rank} for rank in orders]
+    data += [{name for name, _ in rank.updates[0]["shuffled"]} for rank in alone if rank.updates]
+    return bool(set.intersection(*data)) and not set.intersection(*orders)
 
 
 def first_pass(batches: list[list[str]]) -> set[str]:

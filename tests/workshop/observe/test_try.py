@@ -64,6 +64,17 @@ class Noisy(TensorDataset):
 data = Noisy(images, labels)
 """
 DDP_NOISY = ("data = TensorDataset(images, labels)\n", NOISY)
+DDP_ALONE = ("sampler=DistributedSampler(data)", "shuffle=True")
+DDP_LAMBDA = ("data = Noisy(images, labels)\n", "data = Noisy(images, labels)\n"
+              "data.transform = lambda image: image\n")  # fmt: skip
+DDP_ONE_SHARD = ("DistributedSampler(data)", "DistributedSampler(data, 1, 0)")
+DDP_ONE_ORDER = (
+    "sampler=DistributedSampler(data)", "shuffle=True, generator=torch.Generator().manual_seed(0)"
+)  # fmt: skip
+DDP_BATCH = (
+    "    optimizer.zero_grad()",
+    "    images, labels = images[rank::size], labels[rank::size]\n    optimizer.zero_grad()",
+)
 HVD_SEED = ("manual_seed(hvd.rank())", "manual_seed(0)")
 HVD_BROADCAST = ("hvd.broadcast_parameters(", "dict(")
 HVD_FILE = ("sampler = Dist", "[p.data.fill_(0.1) for p in model.parameters()]\nsampler = Dist")
@@ -88,18 +99,29 @@ BY_HAND_NOISY = ("model(images[rows])", "model(images[rows] + torch.rand(len(row
 # script, edits, a change and what can be known of it
 KNOWN = [
     ("ddp", [DDP_NOISY], "share", "seen"),
+    ("ddp", [DDP_NOISY, DDP_ALONE], "share", "missing"),
+    ("ddp", [DDP_NOISY, DDP_LAMBDA, DDP_ONE_SHARD], "share", "missing"),
+    ("ddp", [DDP_NOISY, DDP_ONE_ORDER, DDP_BATCH], "share", "not seen"),
     ("ddp", [("lr=0.001 * size", "lr=0.001")], "rate", "not seen"),  # no linear rule for AdamW
     ("ddp", [("AdamW", "SGD"), ("lr=0.001 * size", "lr=0.001")], "rate", "missing"),
     ("horovod_pytorch", [HVD_SEED], "alike", "seen"),
     ("horovod_pytorch", [HVD_SEED, HVD_BROADCAST], "alike", "missing"),
     ("horovod_pytorch", [HVD_BROADCAST, HVD_FILE], "alike", "seen"),
+    ("by_hand", [BY_HAND_NOISY, ("[rank::size]", ""), ("seed(1234)", "seed(rank)")],
+     "share", "not seen"),
     ("by_hand", [BY_HAND_NOISY], "share", "not seen"),
     ("horovod_pytorch", [HVD_WARMUP, HVD_STEP], "rate", "not seen"),
     ("by_hand", [BY_HAND_RATE, ("split(32 // size)", "split(32)")], "rate", "not seen"),
 ]  # fmt: skip
 
 
+LOOP = (  # one look at a batch, which is no epoch, and two epochs
+    "for images, labels in loader:",
+    "next(iter(loader))\nfor images, labels in (batch for epoch in range(2) for batch in loader):",
+)
+SET_EPOCH = ("for batch in loader)", "for batch in (loader.sampler.set_epoch(epoch), loader)[1])")
 LONG = pytest.mark.acceptance
+DDP_NAMES = verdict.DDP_NAMES
 
 
 def attempt(path: Path, single: bool = True) -> verdict.Result:
@@ -149,8 +171,6 @@ def test_correct_script_has_every_change_and_leaves_no_files(tmp_path: Path) -> 
 
 WRITER = """
 import os, pathlib, subprocess
-if os.environ["RANK"] != "0":
-    raise SystemExit
 for name in ("many", "many/deep", "elsewhere", "elsewhere/inner"):
     folder = pathlib.Path(name)
     assert len(list(folder.iterdir())) >= 2, name
@@ -185,7 +205,7 @@ def test_no_write_reaches_the_folder(tmp_path: Path) -> None:
     path = here / "train.py"
     path.write_text(WRITER)
     before = snapshot(tmp_path)
-    workshop.try_script(path, launcher="torchrun", single=False)
+    workshop.try_script(path, launcher="python", single=False)
     assert snapshot(tmp_path) == before
 
 
@@ -193,7 +213,7 @@ def test_no_write_reaches_the_folder(tmp_path: Path) -> None:
 def test_sigterm_ends_the_script(tmp_path: Path) -> None:
     begun, path = tmp_path / "begun", tmp_path / "slow.py"
     path.write_text(f"import time\nopen({str(begun)!r}, 'w').close()\ntime.sleep(600)\n")
-    command = [sys.executable, "-m", "rn50", "workshop", "try", path, "--launcher", "torchrun"]
+    command = [sys.executable, "-m", "rn50", "workshop", "try", path, "--launcher", "python"]
     with leaving_nothing(), subprocess.Popen(command, stderr=subprocess.PIPE) as process:
         limit = time.monotonic() + 60
         while not begun.exists() and time.monotonic() < limit:
@@ -211,17 +231,10 @@ def test_paths_lead_into_the_copy_or_out_of_the_folder(word: str, there: str) ->
     assert run.in_copy(word, Path("/a/b"), Path("/copy")) == there
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "said"),
-    [
-        ("train.ipynb", "{}", "train.ipynb is a notebook"),
-        ("train.py", "from torch.distributed.fsdp import fully_shard", "FSDP, which is not"),
-    ],
-)
-def test_what_is_not_supported_is_refused(tmp_path: Path, name: str, text: str, said: str) -> None:
-    (tmp_path / name).write_text(text)
-    with pytest.raises(UserError, match=said):
-        workshop.try_script(tmp_path / name)
+def test_a_notebook_is_no_script(tmp_path: Path) -> None:
+    (tmp_path / "train.ipynb").write_text("{}")
+    with pytest.raises(UserError, match="train.ipynb is a notebook"):
+        workshop.try_script(tmp_path / "train.ipynb")
 
 
 def test_a_folder_with_too_much_data_is_refused(
@@ -230,10 +243,11 @@ def test_a_folder_with_too_much_data_is_refused(
     monkeypatch.setattr(run, "BYTES", 2**20)
     (tmp_path / "env").mkdir()  # not copied
     (tmp_path / "env" / "pyvenv.cfg").write_bytes(b"x" * 2**21)
-    run.copy_folder(tmp_path, tmp_path / "copy")
+    (tmp_path / "train.py").write_text("")
+    workshop.try_script(tmp_path / "train.py", launcher="python", single=False)
     (tmp_path / "data").write_bytes(b"x" * 2**21)
     with pytest.raises(UserError, match="GiB to copy"):
-        run.copy_folder(tmp_path, tmp_path / "another")
+        workshop.try_script(tmp_path / "train.py", launcher="python", single=False)
 
 
 @pytest.mark.slow
@@ -254,9 +268,25 @@ def test_all_missing_changes_are_found_together(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.needs("torch")
-def test_names_of_ddp_are_a_remark(tmp_path: Path) -> None:
-    result = attempt(edited(tmp_path, "ddp"), single=False)
-    assert not result.missing and result["writes"].evidence.endswith(verdict.DDP_NAMES)
+@pytest.mark.parametrize(
+    "edits, share, writes",
+    [
+        ([("DistributedSampler(data)", "DistributedSampler(data, shuffle=False)")],
+         "; the sampler has shuffle=False and keeps the order of the data", DDP_NAMES),
+        ([("model.state_dict()", "model.module.state_dict()")],
+         "; its order in a second epoch was not seen (set_epoch)", "rank 0 wrote model.pt"),
+        pytest.param([LOOP], "; each epoch has the same order: call sampler.set_epoch(epoch)"
+                     " before it", DDP_NAMES, marks=LONG),
+        pytest.param([LOOP, SET_EPOCH], "; each rank took its own shard", DDP_NAMES, marks=LONG),
+    ],
+)  # fmt: skip
+def test_orders_and_ddp_s_names_are_remarks(
+    tmp_path: Path, edits: list[tuple[str, str]], share: str, writes: str
+) -> None:
+    result = attempt(edited(tmp_path, "ddp", *edits), single=False)
+    assert not result.missing
+    assert result["share"].evidence.endswith(share)
+    assert result["writes"].evidence.endswith(writes)
 
 
 @pytest.mark.slow
@@ -292,6 +322,47 @@ def test_recomputed_activations_are_no_samples(tmp_path: Path) -> None:
     assert result["share"].evidence.startswith("80 samples on each rank, none"), str(result)
 
 
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_fsdp_is_not_supported_and_the_rows_say_so(tmp_path: Path) -> None:
+    """They do as soon as it is known: the script runs for an hour more."""
+    shard = "__import__('torch.distributed.fsdp').distributed.fsdp.fully_shard(model)"
+    edits = [("DistributedDataParallel(model)", shard), ("if rank == 0:", "if True:"),
+             ('"model.pt"', 'f"model-{rank}.pt"'),
+             ("dist.destroy_process_group()", "__import__('time').sleep(3600)")]  # fmt: skip
+    path, begin = edited(tmp_path, "ddp", *edits), time.monotonic()
+    result = workshop.try_script(path, single=False, seconds=1)
+    assert time.monotonic() - begin < run.LIMIT_S
+    assert not result.missing, str(result)
+    for change in ("share", "rate", "average", "alike"):
+        assert result[change].status == "not seen"
+        assert result[change].evidence.startswith("FSDP is not supported:")
+
+
+SPAWNED = """
+import torch.multiprocessing
+
+def work(rank, text):
+    exec(text, {"rank": rank})
+
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(work, (open("by_hand.py").read(),), 2)
+"""
+MEET = ('group("gloo")', 'group("gloo", "file:///proc/self/cwd/meet", rank=rank, world_size=2)')
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_seeds_of_spawned_ranks_differ_in_the_run_with_different_seeds(tmp_path: Path) -> None:
+    """They have no rank until they join the group, after the recorder's start."""
+    edited(tmp_path, "by_hand", MEET)
+    (tmp_path / "spawned.py").write_text(SPAWNED)
+    result = attempt(tmp_path / "spawned.py")
+    assert result.launcher == "python" and not result.missing, str(result)
+    assert result["alike"].status == "not seen"
+    assert "with different seeds, they differed" in result["alike"].evidence
+
+
 @pytest.mark.acceptance
 @pytest.mark.needs("horovod", "torch")
 @pytest.mark.parametrize("name, edits, change, status", KNOWN)
@@ -302,7 +373,19 @@ def test_what_hides_a_change_or_looks_like_one(
     assert result[change].status == status, str(result)
 
 
+SLICES = [
+    ('sorted(folder.glob("*/*.jpg"))',
+     'sorted(folder.glob("*/*.jpg"))[dist.get_rank() :: dist.get_world_size()]'),
+    ("sampler = DistributedSampler(photos)", "sampler = None"),
+    ("sampler=sampler", "shuffle=True"), ("loader.sampler.set_epoch(epoch)", "pass"),
+]  # fmt: skip
+
+ONE_OF_ONE = ("DistributedSampler(photos)", "DistributedSampler(photos, 1, 0)")
 NO_SHARDS = (", shard_id=rank, num_shards=ranks", "")
+DALI_SLICES = (
+    "path=shards, index_path=index",
+    "path=shards[rank::ranks], index_path=index[rank::ranks]",
+)
 
 
 @pytest.mark.slow
@@ -312,9 +395,17 @@ NO_SHARDS = (", shard_id=rank, num_shards=ranks", "")
     [
         pytest.param("2_ddp", [], "seen", id="a sampler", marks=LONG),
         pytest.param("2_horovod", [], "seen", id="Horovod's sampler", marks=LONG),
+        pytest.param("2_ddp", SLICES, "not seen", id="slices", marks=LONG),
+        pytest.param("2_ddp", SLICES[1:], "missing", id="all images", marks=LONG),
+        pytest.param("2_ddp", [ONE_OF_ONE], "missing", id="a sampler for one rank"),
+        pytest.param("2_ddp", [SLICES[0], ONE_OF_ONE], "not seen", id="its slices", marks=LONG),
         pytest.param("3_dali_ddp", [], "seen", id="DDP's shards", marks=LONG),
         pytest.param("3_dali_horovod", [], "seen", id="shards", marks=LONG),
-        pytest.param("3_dali_horovod", [NO_SHARDS], "missing", id="no shards"),
+        pytest.param("3_dali_horovod", [NO_SHARDS], "missing", id="no shards", marks=LONG),
+        pytest.param(
+            "3_dali_horovod", [NO_SHARDS, DALI_SLICES], "not seen", id="a reader of slices",
+            marks=LONG,
+        ),
     ],
 )  # fmt: skip
 def test_random_crops_do_not_hide_who_reads_what(
@@ -339,23 +430,28 @@ ALL_OF_IT = [1, 0, "{'path': 'images'}"]  # what DALI's reader was asked for: th
 
 
 @pytest.mark.parametrize(
-    ("shards", "common", "status"),
+    ("shards", "shuffled", "common", "status"),
     [
-        ([[[2, 0, ""]], [[2, 1, ""]]], 0, "seen"),
+        ([[[2, 0, ""]], [[2, 1, ""]]], [[], []], 0, "seen"),
         # one more reader, of all files: the ranks take their shards of the other one
-        ([[[2, 0, ""], ALL_OF_IT], [[2, 1, ""], ALL_OF_IT]], 3, "not seen"),
-        ([[ALL_OF_IT], [ALL_OF_IT]], 0, "missing"),
-        ([[[1, 0, "{'path': 'a'}"]], [[1, 0, "{'path': 'b'}"]]], 0, "not seen"),
-        ([[], []], 0, "not seen"),
+        ([[[2, 0, ""], ALL_OF_IT], [[2, 1, ""], ALL_OF_IT]], [[], []], 3, "not seen"),
+        ([[ALL_OF_IT], [ALL_OF_IT]], [[], []], 0, "missing"),
+        ([[[1, 0, "{'path': 'a'}"]], [[1, 0, "{'path': 'b'}"]]], [[], []], 0, "not seen"),
+        ([[], []], [[["data", "one"]], [["data", "other"]]], 0, "missing"),
+        ([[], []], [[["data", "one"]], [["data", "one"]]], 0, "not seen"),
+        ([[], []], [[["mine", "one"]], [["yours", "other"]]], 0, "not seen"),
     ],
 )
-def test_shards_tell_what_random_crops_hide(shards: list, common: int, status: str) -> None:
+def test_shards_and_shuffles_tell_what_random_crops_hide(
+    shards: list, shuffled: list, common: int, status: str
+) -> None:
     """Each rank feeds images of which few or none are on the other, as after random crops."""
     fed = [[f"{rank * (i >= common)} {i}" for i in range(100)] for rank in range(2)]
     ranks = [
-        verdict.Rank([{"kind": "update", "inputs": fed[rank], "shards": shards[rank]}])
+        verdict.Rank([{"kind": "update", "inputs": fed[rank], "shards": shards[rank],
+                       "shuffled": shuffled[rank]}])
         for rank in range(2)
-    ]
+    ]  # fmt: skip
     assert verdict.share(ranks, [])[0] == status
 
 
@@ -444,6 +540,17 @@ def test_a_script_that_fails_shows_why(tmp_path: Path, code: str, said: list[str
         ("from torch import nn, distributed as dist", "torchrun"),
         ("import torch\ntorch.distributed.init_process_group()", "torchrun"),
         ("from torch.nn.parallel import DistributedDataParallel", "torchrun"),
+        ("import torch.distributed, torch.multiprocessing as mp\nmp.spawn(work)", "python"),
+        (
+            "from torch.multiprocessing import Process\nProcess(target=work).start()\n"
+            "torch.distributed.init_process_group('gloo', timeout=timedelta(1), rank=rank)",
+            "python",
+        ),
+        (
+            "from torch.multiprocessing import Process\nProcess(target=load).start()\n"
+            "torch.distributed.init_process_group('gloo')",
+            "torchrun",
+        ),
         ("import torch\nfrom accelerate import Accelerator", "torchrun"),
         ("from lightning.fabric import Fabric", "torchrun"),
     ],

@@ -31,6 +31,8 @@ class Recorder:
         rank = os.environ.get("HOROVOD_RANK", os.environ.get("RANK"))
         self.rank = int(rank) if rank else None  # otherwise `started` sets it
         self.shards: list[tuple[int, int, str]] = []  # of the data: how many, which, and of what
+        self.shuffled: list[tuple[str, str]] = []  # data that was shuffled as a whole, its order
+        self.fixed_orders: list[bool] = []  # one for each sampler that took a shard
         self.known: set[str] = set()  # paths that have been recorded
         torch, tensorflow = pytorch.Watch(self), tensor_flow.Watch(self)
         self.imported: dict[str, Callable[[Any], None]] = {
@@ -53,7 +55,9 @@ class Recorder:
     def update(self, batch: list[bytes], weights: list[bytes], **what: Any) -> None:
         """Write down what led to an update of the weights."""
         hashes = {"inputs": [digest(sample) for sample in batch], "hash": digest(b"".join(weights))}
-        self.write("update", **hashes, shards=self.shards, **what)
+        fixed = bool(self.fixed_orders) and all(self.fixed_orders)
+        data = {"shards": self.shards, "shuffled": self.shuffled, "fixed_order": fixed}
+        self.write("update", **hashes, **data, **what)
         self.left -= 1
 
     def started(self, by: str, rank: int, size: int) -> None:
@@ -108,13 +112,17 @@ class Recorder:
         setattr(owner, name, heard)
 
     def vary_seed(self, owner: Any, name: str) -> None:
-        """Vary each seed by rank, in the run that shows what depends on equal seeds."""
-        if "RN50_TRY_RESEED" not in os.environ or self.rank is None:
+        """Vary each seed by rank, in the run that shows what depends on equal seeds.
+
+        Until a spawned process has a rank, its seeds vary by its number.
+        """
+        if "RN50_TRY_RESEED" not in os.environ:
             return
-        original, rank = getattr(owner, name), self.rank
+        original = getattr(owner, name)
 
         def varied(seed: Any = None, *args: Any) -> Any:
-            return original(seed + rank if hasattr(seed, "__index__") else seed, *args)
+            more = os.getpid() if self.rank is None else self.rank
+            return original(seed + more if hasattr(seed, "__index__") else seed, *args)
 
         setattr(owner, name, varied)
 

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import copyreg
+import hashlib
 import os
+import pickle
 import sys
 from contextlib import suppress
 from functools import partial, wraps
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 from . import Recorder, digest, few
+
+SHARDED = {"FSDPModule", "FullyShardedDataParallel"}
+
+
+class Named(pickle.Pickler):
+    """Pickles functions and classes by name, also lambdas and local ones."""
+
+    def reducer_override(self, value: Any) -> Any:
+        named = isinstance(value, FunctionType | type)
+        return (len, (value.__qualname__,)) if named else NotImplemented
 
 
 class Watch:
@@ -20,10 +34,12 @@ class Watch:
         self.batch: Any = ()  # what went into the model last
         self.batches: list[bytes] = []  # the samples of the backward passes of this update
         self.in_backward = False
+        self.sharded = False
         self.local: dict[int, Any] = {}  # by parameter id: its gradient before any exchange
         self.hooked: set[int] = set()  # ids of parameters
         self.stepping = 0  # optimizers whose steps are inside each other
         self.state: dict[str, Any] = {}
+        self.steps = 0
 
     def torch_imported(self, torch: Any) -> None:
         self.torch, dist, listen = torch, torch.distributed, self.recorder.listen
@@ -33,6 +49,7 @@ class Watch:
         optimizers.register_optimizer_step_post_hook(self.step_ends)
         listen(torch.optim.Optimizer, "add_param_group", self.parameters_added)
         listen(torch.utils.data.DistributedSampler, "__iter__", self.takes_shard)
+        listen(torch.utils.data.RandomSampler, "__iter__", self.shuffles)
         listen(torch, "save", self.saves)
         self.follow_backward(torch.autograd)
         self.recorder.vary_seed(torch, "manual_seed")
@@ -56,7 +73,29 @@ class Watch:
                 self.recorder.write("ddp names")
 
     def takes_shard(self, result: Any, sampler: Any) -> None:
-        self.recorder.shards.append((sampler.num_replicas, sampler.rank, ""))
+        what = self.identify(sampler.dataset) if sampler.num_replicas == 1 else ""
+        self.recorder.shards.append((sampler.num_replicas, sampler.rank, what))
+        self.recorder.fixed_orders.append(not sampler.shuffle)
+        if sampler.shuffle and self.torch.is_grad_enabled():  # not to validate
+            order = [id(sampler), sampler.seed, sampler.epoch]  # nothing else decides it
+            self.recorder.write("order", order=order, steps=self.steps)
+
+    def shuffles(self, result: Any, sampler: Any) -> None:
+        """Note which data is shuffled as a whole, and the random state that decides its order."""
+        if not sampler.replacement:
+            state = (sampler.generator or self.torch.default_generator).get_state()
+            what = self.identify(sampler.data_source), digest(self.raw(state))
+            self.recorder.shuffled.append(what)
+
+    def identify(self, data: Any) -> str:
+        """Return a hash of a data set, the same on two ranks if they have the same one."""
+        hashed = hashlib.blake2b(digest_size=8)
+        pickler = Named(SimpleNamespace(write=hashed.update))
+        table: dict[type, Any] = {**copyreg.dispatch_table}
+        table[self.torch.Tensor] = lambda value: (bytes, (self.raw(value),))
+        pickler.dispatch_table = table
+        pickler.dump((len(data), data))
+        return hashed.hexdigest()
 
     def tensors(self, value: Any) -> list[Any]:
         """Return the tensors among arguments that have a dimension or more."""
@@ -69,6 +108,9 @@ class Watch:
         """Keep what went into a model. Of nested ones, the outermost returns last."""
         if module.training and next(module.parameters(), None) is not None:
             self.batch = inputs
+        if not self.sharded and SHARDED & {base.__name__ for base in type(module).__mro__}:
+            self.sharded = True
+            self.recorder.write("sharded")
 
     def samples(self) -> list[bytes]:
         return [self.raw(sample) for batch in self.tensors(self.batch)[:1] for sample in batch]
@@ -119,6 +161,7 @@ class Watch:
 
     def step_ends(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self.stepping -= 1
+        self.steps += 1
         # Horovod's broadcast_optimizer_state makes a step before any backward pass
         if not self.stepping and self.local:
             with suppress(Exception):
