@@ -276,22 +276,7 @@ if DALI:
 
 
 # %%
-guesses = {"decoding": 40, "left": 50}  # your numbers, in %
-
-
-def cpu_ms(pipes, images):
-    """Return each pipeline's CPU milliseconds per image in every turn; a batch has `images`."""
-    found, count = {name: [] for name in pipes}, session.operator_batches
-    for turn in range(rounds + 1):  # the first one warms up
-        for name, pipe in pipes.items():
-            begin = time.process_time()
-            for _ in range(count):
-                pipe.run()
-            spent = 1000 * (time.process_time() - begin) / (count * images)
-            found[name] += [spent] if turn > 0 else []
-    return {name: np.array(values) for name, values in found.items()}
-
-
+guesses = {"decoding": 0.4, "left": 0.5}  # your numbers
 no_prefetch = {"exec_async": False, "exec_pipelined": False, "prefetch_queue_depth": 1}
 if DALI:
 
@@ -309,18 +294,22 @@ if DALI:
     pieces = {name: until(name) for name in names}
     for pipe in pieces.values():
         pipe.build()
-    ms = cpu_ms(pieces, 16)
-    for name, each in ms.items():
-        print(
-            f"{name:24}{np.median(each):6.2f} ms per image ({each.min():.2f} to {each.max():.2f})"
-        )
+    spent = {name: [] for name in names}  # CPU milliseconds per image, in every turn
+    for turn in range(rounds + 1):  # the first one warms up
+        for name, pipe in pieces.items():
+            begin = time.process_time()
+            for _ in range(session.operator_batches):
+                pipe.run()
+            each = 1000 * (time.process_time() - begin) / (16 * session.operator_batches)
+            spent[name] += [each] if turn > 0 else []
+    ms = {name: np.array(values) for name, values in spent.items()}
+    rows = [[name, np.median(each), each.min(), each.max()] for name, each in ms.items()]
+    workshop.table(rows, ["CPU ms per image", "median", "least", "most"])
     decoding, of_crop = (ms[name] - ms["read"] for name in ("decode", "decode the crop"))
-    share, left = (
-        workshop.ratio(decoding / ms["decode, crop, resize"]),
-        workshop.ratio(of_crop / decoding),
-    )
-    print(f"Decoding, of the graph: {share}; you predicted {guesses['decoding']}%.")
-    print(f"Decoding the crop, of decoding the image: {left}; you predicted {guesses['left']}%.")
+    share = workshop.ratio(decoding / ms["decode, crop, resize"])
+    left = workshop.ratio(of_crop / decoding)
+    print(f"Decoding, as a share of the graph: {share}; you predicted {guesses['decoding']}")
+    print(f"Decoding the crop over decoding the image: {left}; you predicted {guesses['left']}")
     session.expect({"dali.decode.share": 100 * share.median})
 
 # %% [markdown]
@@ -411,37 +400,12 @@ axes.set(xlabel=f"images/s on {cores} cores, {size} px: median, and each turn")
 fig.suptitle(title, x=0.01, ha="left")
 medians = ", ".join(f"{name} {np.median(values):.0f}" for name, values in rates.items())
 workshop.figure(fig, alt=f"Images per second by loader: {medians}. The device needs {target:.0f}.")
+session.expect({"dali.fast_costs": None})
 
 # %% [markdown]
 # On a CPU, all decode the same JPEGs on the same cores with similar libraries: expect a factor below 2, perhaps below 1. Alone, Pillow and simplejpeg decode almost equally fast (1,204 and 1,313 images/s, recorded on one core of an EPYC): most of their difference is resizing. If the faster `DataLoader` is about as fast as DALI or faster, keep it. A loader whose bar ends left of the dashed line cannot feed the device: use more cores, store smaller images, or decode on other hardware.
 #
-# ## Faster, or less work?
-#
-# A loader can also be faster because it skips work. The next cell shrinks some validation images with Pillow and with DALI, with and without antialiasing. **Predict:** how much do both differ from Pillow, out of 255? Does the mistake save time?
-
-# %%
-files = sorted(map(str, (session.data_root / "val").rglob("*.jpg")))[: session.compared]
-photos = [Image.open(file).convert("RGB") for file in files]
-resized = np.stack([photo.resize((64, 64), Image.Resampling.BILINEAR) for photo in photos])
-if DALI:
-
-    @pipeline_def(batch_size=len(files), num_threads=cores, device_id=None, **no_prefetch)
-    def validation(antialias):
-        jpegs, _ = fn.readers.file(files=files)
-        return fn.resize(fn.decoders.image(jpegs), size=(64, 64), antialias=antialias)
-
-    pipes = {f"antialias={choice}": validation(choice) for choice in (True, False)}
-    for name, pipe in pipes.items():
-        pipe.build()
-        found = np.array(pipe.run()[0].as_array())
-        differ = np.abs(found - resized.astype(float)).mean()
-        print(f"{name}: the mean difference from Pillow is {differ:.2f} of 255")
-    right, wrong = cpu_ms(pipes, len(files)).values()
-    print(f"CPU time with antialiasing over that without: {workshop.ratio(right / wrong)}")
-session.expect({"dali.fast_costs": None})
-
-# %% [markdown]
-# Pillow and DALI almost agree as long as both **antialias**, that is, average all source pixels that map to one output pixel. Without it, each new pixel mixes four neighbours and ignores the rest. `tf.image.resize` and OpenCV [do not antialias](https://arxiv.org/abs/2104.11222) unless you ask. In the recorded run (one seed), validating a small network without antialiasing cost 4 points of [top-1](../docs/troubleshooting.md#accuracy-is-lower-with-dali-images-are-resized-differently). Yet it can look like a faster loader.
+# A loader can also be faster because it skips work. To shrink an image well, it averages all pixels that map to one pixel of the result (**antialiasing**); `tf.image.resize` and OpenCV [do not](https://arxiv.org/abs/2104.11222) unless you ask. For a network trained with antialiased images, [that costs accuracy](../docs/troubleshooting.md#accuracy-is-lower-with-dali-images-are-resized-differently): 4 points of top-1 in a recorded run of a small one.
 #
 # ## Your turn: one more rung
 #

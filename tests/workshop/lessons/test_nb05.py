@@ -37,19 +37,18 @@ def test_finished_versions_pass_and_stubs_are_not_attempted(tmp_path: Path, caps
     assert capsys.readouterr().out.count("not written yet") == 2
 
 
-def test_written_normalise_is_used_and_an_unwritten_one_replaced(capsys):
-    own = edited(NORMALISE, "[127.5] * 3", "127.5")
-    assert nb05.check_normalise(own) is own, capsys.readouterr().out
-    assert nb05.check_normalise(stub) is nb05.normalise
-    assert "not written yet" in capsys.readouterr().out
-
-
-def test_written_crop_is_used_and_an_unwritten_one_replaced(capsys):
-    own = edited(CROP, "[size, size]", "(size, size)")
-    assert nb05.check_crop(own) is own, capsys.readouterr().out
-    squares = edited(CROP, "[0.05, 1.0]", "[0.05, 1.0], random_aspect_ratio=[1, 1]")
-    assert nb05.check_crop(squares) is squares, capsys.readouterr().out
-    assert nb05.check_crop(stub) is nb05.crop
+@pytest.mark.parametrize(
+    ("check", "finished", "old", "new"),
+    [
+        (nb05.check_normalise, nb05.normalise, "[127.5] * 3", "127.5"),
+        (nb05.check_crop, nb05.crop, "[size, size]", "(size, size)"),
+        (nb05.check_crop, nb05.crop, "[0.05, 1.0]", "[0.05, 1.0], random_aspect_ratio=[1, 1]"),
+    ],
+)
+def test_written_node_is_used_and_an_unwritten_one_replaced(check, finished, old, new, capsys):
+    own = edited(inspect.getsource(finished), old, new)
+    assert check(own) is own, capsys.readouterr().out
+    assert check(stub) is finished
     assert "not written yet" in capsys.readouterr().out
 
 
