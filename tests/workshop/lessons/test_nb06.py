@@ -77,14 +77,6 @@ def test_right_function_is_used_and_an_unwritten_one_replaced(finished, capsys):
     assert "is right in all" in said and "not written yet" in said
 
 
-def test_mistake_without_a_row_shows_both_results(capsys):
-    def block_end(fused):
-        return (3, 1) if fused else (6, 3)
-
-    assert nb06.check(block_end) is nb06.block_end
-    assert "block_end(False) gives (6, 3). It should be (5, 3)." in capsys.readouterr().out
-
-
 def test_count_of_one_convolution_is_that_of_the_network():
     (conv,) = (layer for layer in resnet.resnet(50).layers(224) if layer.name == "layer1.0.conv2")
     flops, moved = nb06.convolution(1, 4)
