@@ -406,7 +406,7 @@ session.expect({"dali.fast_costs": None})
 # %% [markdown]
 # On a CPU, all decode the same JPEGs on the same cores with similar libraries: expect a factor below 2, perhaps below 1. Alone, Pillow and simplejpeg decode almost equally fast (1,204 and 1,313 images/s, recorded on one core of an EPYC): most of their difference is resizing. If the faster `DataLoader` is about as fast as DALI or faster, keep it. A loader whose bar ends left of the dashed line cannot feed the device: use more cores, store smaller images, or decode on other hardware.
 #
-# A loader can also be faster because it skips work. To shrink an image well, it averages all pixels that map to one pixel of the result (**antialiasing**); `tf.image.resize` and OpenCV [do not](https://arxiv.org/abs/2104.11222) unless you ask. For a network trained with antialiased images, [that costs accuracy](../docs/troubleshooting.md#accuracy-is-lower-with-dali-images-are-resized-differently): 4 points of top-1 in a recorded run of a small one.
+# A loader can also be faster because it skips work. To shrink an image well, it averages all pixels that map to one pixel of the result (**antialiasing**); `tf.image.resize` and OpenCV [do not](https://arxiv.org/abs/2104.11222) unless you ask. For a network trained with antialiased images, [that costs accuracy](../docs/troubleshooting.md#accuracy-is-lower-with-dali-images-are-resized-differently): 4 points of top-1 in the recorded run above, of a small one.
 #
 # ## Your turn: one more rung
 #
