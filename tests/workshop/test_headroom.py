@@ -61,13 +61,11 @@ def test_verdict_needs_all_turns_to_agree() -> None:
 
 
 @pytest.mark.needs("torch")
-@pytest.mark.parametrize("epochs", ["100", pytest.param("2", marks=pytest.mark.acceptance)])
-def test_the_rates_are_those_of_the_parts(run_cli, tmp_path: Path, epochs: str) -> None:
-    """With two epochs, the script ends before all turns are timed, and starts again."""
+def test_the_rates_are_those_of_the_parts(run_cli, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(SCRIPT)
     (tmp_path / "weights").write_text("old")
     command = ("workshop", "try", "mine.py", "--headroom", "--seconds", "1", "--")
-    done = run_cli(*command, "train", epochs)
+    done = run_cli(*command, "train", "100")
     assert done.returncode == 0, done.stderr
     first, _, *rates = done.stdout.splitlines()
     assert "The loader bounds this loop" in first
@@ -76,12 +74,19 @@ def test_the_rates_are_those_of_the_parts(run_cli, tmp_path: Path, epochs: str) 
     assert 1.2 * loader < cached <= 10 / 0.02
     assert (tmp_path / "weights").read_text() == "old"
 
-    if epochs == "100":
-        return
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["1"], "no optimizer stepped"), (["train", "2"], "of 15 turns: let it train for more")],
+)
+def test_script_that_cannot_be_timed(run_cli, tmp_path: Path, words: list[str], said: str) -> None:
+    (tmp_path / "mine.py").write_text(SCRIPT)
     (tmp_path / "elsewhere").mkdir()
-    command = ("workshop", "try", "../mine.py", "--headroom", "--seconds", "1", "--", "1")
+    command = ("workshop", "try", "../mine.py", "--headroom", "--seconds", "1", "--", *words)
     refused = run_cli(*command, cwd=tmp_path / "elsewhere")
-    assert refused.returncode != 0 and "no optimizer stepped" in refused.stderr
+    assert refused.returncode != 0 and said in refused.stderr
 
 
 def test_modes_take_turns_so_that_a_slow_spell_changes_no_median() -> None:
