@@ -74,9 +74,8 @@ def run(
     except NotImplementedError:  # nothing is written yet
         raise
     except RuntimeError as error:
-        remedy = remedy_of(error) or "This graph runs on the CPU, without a GPU."
-        place = engine.own_frame(error, answer)
-        wrong(f"DALI refuses the graph: {reason(error)}", f"{place} {remedy}".strip())
+        then = f"{engine.own_frame(error, answer)} {remedy_of(error)}".strip()
+        wrong(f"DALI refuses the graph: {reason(error)}", then)
     images, found = (np.concatenate(values) for values in zip(*batches, strict=True))
     return images, found.ravel()
 
@@ -99,6 +98,7 @@ def remedy_of(error: Exception) -> str:
         (r"with name (index_)?path", "Pass strings: map(str, …)."),
         ("shard", SHARD),
         ("[Ii]ndex", "Pass index_path: the files index/train-*."),
+        ("GPU", "This graph runs on the CPU, without a GPU."),
     )
     return " ".join(remedy for pattern, remedy in remedies if re.search(pattern, text))
 

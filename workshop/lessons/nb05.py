@@ -83,13 +83,16 @@ def attempted(yours: Callable[..., Any]) -> Callable[..., Any]:
     return graph
 
 
-def run_on_constant(image: np.ndarray, yours: Callable[[Any], Any], count: int) -> np.ndarray:
-    """Return what one node makes of `count` copies of an image."""
+def run_on_constant(
+    image: np.ndarray, count: int, yours: Callable[..., Any], *given: Any
+) -> np.ndarray:
+    """Return what `yours(node, *given)` makes of `count` copies of an image."""
     from nvidia.dali import types
 
+    @functools.wraps(yours)
     def graph() -> Any:
         node = types.Constant(image, layout="HWC", device="cpu")
-        found = attempted(yours)(node)
+        found = attempted(yours)(node, *given)
         refuse((isinstance(found, tuple | list), "It returns several nodes.", "Return one."))
         return found, node
 
@@ -111,7 +114,7 @@ def check_areas(crops: np.ndarray, least: tuple[float, float], asked: str) -> No
 
 def judge_crop(yours: Callable[..., Any]) -> str:
     """Return what is right. Raises Wrong, or NotImplementedError if the node is None."""
-    crops = run_on_constant(ramps(WIDTH, HEIGHT), lambda node: yours(node, SIZE), 32 * BATCH)
+    crops = run_on_constant(ramps(WIDTH, HEIGHT), 32 * BATCH, yours, SIZE)
     refuse((crops.shape[1:] != (SIZE, SIZE, 3), f"Crops have the shape {crops.shape[1:]}, not"
             f" ({SIZE}, {SIZE}, 3).", "Pass size=(size, size)."))  # fmt: skip
     check_areas(np.moveaxis(crops, 3, 1).astype(float), (0.03, 0.075), "[0.05, 1.0]")
@@ -127,7 +130,7 @@ def check_normalise(yours: Callable[..., Any]) -> Callable[..., Any]:
 def judge_normalise(yours: Callable[..., Any]) -> str:
     """Return what is right. Raises Wrong, or NotImplementedError if the node is None."""
     image = ramps(SIZE, SIZE) * (255 // (SIZE - 1))
-    images = run_on_constant(image, yours, 8 * BATCH)
+    images = run_on_constant(image, 8 * BATCH, yours)
     ex05_graph.check_form(images, SIZE)
     right = np.moveaxis(image / 127.5 - 1, 2, 0)
     plain, mirrored = (
