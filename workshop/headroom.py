@@ -8,8 +8,7 @@ PyTorch DataLoader, or DALI's iterator for PyTorch, which works in three modes t
     loader    its batches are read and dropped, so that the step costs nothing
 
 The timed batches are those between which an optimizer steps; the first of a turn and the last of an
-epoch, for which workers do less or more than one batch of work, are left out. A script that ends
-too early is started again for the rest.
+epoch, for which workers do less or more than one batch of work, are left out.
 """
 
 from __future__ import annotations
@@ -73,38 +72,33 @@ def report(rates: Sequence[float]) -> str:
 def measure(script: Path, arguments: list[str], seconds: float, folder: Path) -> str:
     """Run a script in `folder`; time each mode for `seconds` in all; return the rates as text.
 
-    Raises RunFailed, with what the script printed as `log`, if it fails or has no training loop
-    over a PyTorch DataLoader or a DALI iterator; UserError if there is no such script.
+    Raises RunFailed, with what the script printed as `log`, if it fails, ends too early, or has no
+    training loop over a PyTorch DataLoader or a DALI iterator; UserError if there is no such
+    script.
     """
     if not script.is_file():
         raise UserError(f"no such script: {script}")
-    rates: list[float] = []  # in the order of the schedule
-    loader = 0
-    while modes := SCHEDULE[len(rates) :]:
-        with tempfile.TemporaryDirectory(prefix="rn50-headroom-") as top:
-            copy, result = Path(top).resolve() / "work", Path(top, "result.json")
-            copy_folder(folder, copy)
-            words = [in_copy(word, folder, copy) for word in [str(script), *arguments]]
-            each = seconds / LEAST
-            setting = {"modes": modes, "loader": loader, "seconds": each, "out": str(result)}
-            rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1",
-                    "MASTER_ADDR": "localhost", "MASTER_PORT": "0"}  # fmt: skip
-            env = {**with_library(dict(os.environ)), **rank, VARIABLE: json.dumps(setting)}
-            command = [sys.executable, "-m", "workshop.headroom", *words]
-            try:
-                ended = subprocess.run(
-                    command, cwd=copy, env=env, stdin=subprocess.DEVNULL, text=True,
-                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT_S + 3 * seconds,
-                )  # fmt: skip
-            except subprocess.TimeoutExpired:
-                raise RunFailed(
-                    f"{script.name}: no {seconds:g} s of training in {LIMIT_S:g} s"
-                ) from None
-            if ended.returncode or not result.exists():
-                raise RunFailed(f"{script.name} failed", ended.stdout)
-            found, loader = json.loads(result.read_text())
-            rates += found
-    return report(rates)
+    with tempfile.TemporaryDirectory(prefix="rn50-headroom-") as top:
+        copy, result = Path(top).resolve() / "work", Path(top, "result.json")
+        copy_folder(folder, copy)
+        words = [in_copy(word, folder, copy) for word in [str(script), *arguments]]
+        setting = {"seconds": seconds / LEAST, "out": str(result)}
+        rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1",
+                "MASTER_ADDR": "localhost", "MASTER_PORT": "0"}  # fmt: skip
+        env = {**with_library(dict(os.environ)), **rank, VARIABLE: json.dumps(setting)}
+        try:
+            ended = subprocess.run(
+                [sys.executable, "-m", "workshop.headroom", *words],
+                cwd=copy, env=env, stdin=subprocess.DEVNULL, text=True,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT_S + 3 * seconds,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise RunFailed(
+                f"{script.name}: no {seconds:g} s of training in {LIMIT_S:g} s"
+            ) from None
+        if ended.returncode or not result.exists():
+            raise RunFailed(f"{script.name} failed", ended.stdout)
+        return report(json.loads(result.read_text()))
 
 
 # --- in the script's process ----------------------------------------------------------------------
@@ -113,30 +107,27 @@ def measure(script: Path, arguments: list[str], seconds: float, folder: Path) ->
 class Clock:
     """Times the batches of the loader that trains, `seconds` of each turn; ends the process."""
 
-    def __init__(self, modes: list[str], loader: int, seconds: float, out: str) -> None:
-        self.modes, self.loader, self.seconds, self.out = modes, loader, seconds, out
-        self.loaders: list[Any] = []  # in the order of their first use; a number is a place here
-        self.latest = 0  # the loader that gave the latest batch
+    def __init__(self, seconds: float, out: str) -> None:
+        self.modes, self.seconds, self.out = list(SCHEDULE), seconds, out
+        self.trains: Any = None  # the loader between whose batches an optimizer steps
+        self.latest: Any = None  # the loader that gave the latest batch
         self.steps = False  # an optimizer has stepped since then
         self.batches, self.images, self.time = 0, 0, 0.0  # in this turn
         self.rates: list[float] = []
 
-    def number(self, loader: Any) -> int:
-        """Return the number of a loader; a new one for the same data has the number of the old."""
+    def identify(self, loader: Any) -> Any:
+        """Return what a loader has in common with the one for the same data in the next epoch."""
         data: Any = getattr(loader, "dataset", None)
         try:
-            kind = (type(data), len(data))
+            return type(data), len(data)
         except TypeError:  # DALI's iterator, or an IterableDataset
-            kind = loader
-        if kind not in self.loaders:
-            self.loaders.append(kind)
-        return self.loaders.index(kind)
+            return loader
 
     def wrap(self, iterate: Any) -> Any:
         """Return the `__iter__` of a loader class with the batches timed."""
 
         def batches(loader: Any) -> Iterator[Any]:
-            number, made = self.number(loader), iterate(loader)
+            this, made = self.identify(loader), iterate(loader)
             try:
                 length = len(loader) or sys.maxsize  # 0: a DALI iterator that never ends
             except TypeError:  # an IterableDataset
@@ -149,7 +140,7 @@ class Clock:
                 if mode != self.modes[0]:
                     first = min((1 if mode else SETTLE) + ahead, length // 3)
                     mode, of_mode = self.modes[0], 0
-                trains = number == self.loader
+                trains = this == self.trains
                 if mode != "cached" or not trains or not read:
                     try:
                         batch = next(made)  # not by `for`: DALI's `__iter__` is wrapped
@@ -158,11 +149,11 @@ class Clock:
                     read += 1
                 now = self.now()
                 settled = of_mode > first and (mode == "cached" or read <= last)
-                stepped = self.steps and self.latest == number
+                stepped = self.steps and self.latest == this
                 if settled and (trains if mode == "loader" else stepped):
-                    self.add(number, size(batch), now - before)
+                    self.add(this, size(batch), now - before)
                 of_mode += 1
-                self.steps, self.latest, before = False, number, now
+                self.steps, self.latest, before = False, this, now
                 if mode != "loader" or not trains:
                     given += 1
                     yield batch
@@ -180,32 +171,18 @@ class Clock:
             torch.cuda.synchronize()
         return time.perf_counter()
 
-    def add(self, number: int, images: int, seconds: float) -> None:
+    def add(self, loader: Any, images: int, seconds: float) -> None:
         """Add the time of a batch; begin the next turn, or end the process, if it is enough."""
-        self.loader, self.images, self.time = number, self.images + images, self.time + seconds
+        self.trains, self.images, self.time = loader, self.images + images, self.time + seconds
         self.batches += 1
         if self.time >= self.seconds and self.batches >= SHORTEST:
-            self.end_turn()
+            del self.modes[0]
+            self.rates.append(self.images / self.time)
+            self.batches, self.images, self.time = 0, 0, 0.0
             if not self.modes:
-                self.end()
-
-    def end_turn(self) -> None:
-        del self.modes[0]
-        self.rates.append(self.images / self.time)
-        self.batches, self.images, self.time = 0, 0, 0.0
-
-    def end(self) -> None:
-        """Write each turn's images per second and which loader it was, and end this process."""
-        if not self.rates and self.time:  # the script has ended: its first turn had all of it
-            self.end_turn()
-        if not self.rates:
-            sys.exit(
-                "no optimizer stepped between the batches of a PyTorch DataLoader or a DALI"
-                " iterator, or an epoch has too few batches to time"
-            )
-        Path(self.out).write_text(json.dumps([self.rates, self.loader]))
-        sys.stdout.flush()
-        os._exit(0)
+                Path(self.out).write_text(json.dumps(self.rates))
+                sys.stdout.flush()
+                os._exit(0)
 
 
 def size(batch: Any) -> int:
@@ -231,7 +208,15 @@ def main() -> None:
     register_optimizer_step_post_hook(clock.step)
     sys.argv, sys.path[0] = sys.argv[1:], str(script.parent)
     runpy.run_path(str(script), run_name="__main__")
-    clock.end()
+    if clock.trains is None:
+        sys.exit(
+            "no optimizer stepped between the batches of a PyTorch DataLoader or a DALI iterator,"
+            " or an epoch has too few batches to time"
+        )
+    sys.exit(
+        f"it ended after {len(clock.rates)} of {len(SCHEDULE)} turns: let it train for more steps"
+        " or epochs, or pass fewer --seconds"
+    )
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ megabytes = {
 workshop.check("ex06.memory", megabytes)
 
 # %% [markdown]
-# Notebook 06 measured the activations: it printed how many MB autograd keeps for one 224-pixel image. In 16 bits, it is slightly more than half, because a few things do not shrink, such as the indices that max pooling stores.
+# In reality, 16 bits keep slightly more than half of the activations' bytes, because a few things do not shrink, such as the indices that max pooling stores.
 #
 # ## ex06.casts · The price of autocast
 #

@@ -26,8 +26,7 @@ from data_prep import im2rec
 from tests.conftest import ROOT
 from tests.support import Photos
 from workshop import expected, masters
-from workshop.lessons import nb00, nb01
-from workshop.lessons.choice import choose_by_cases
+from workshop.lessons import nb00, nb01, nb06
 
 STUB = "return None  # your code"
 
@@ -38,15 +37,16 @@ def execute(
     answers: str | list[str],
     names: dict[str, Any],
     folder: Path,
+    cells: int = 2,
 ) -> None:
-    """Run the cell with `start`, each of its stubs replaced by an answer, and the one after it."""
+    """Run the cell with `start`, each of its stubs replaced by an answer, and those after it."""
     (master,) = (ROOT / "notebooks" / "source").glob(f"{number}_*.py")
     code = [cell["source"] for cell in masters.read_master(master) if cell["cell_type"] == "code"]
     (first,) = (i for i, source in enumerate(code) if start in source)
     for answer in [answers] if isinstance(answers, str) else answers:
         assert STUB in code[first]
         code[first] = code[first].replace(STUB, answer or "return None", 1)
-    for i, source in enumerate(code[first : first + 2]):
+    for i, source in enumerate(code[first : first + cells]):
         file = folder / f"cell{i}.py"  # for `inspect`
         file.write_text(source)
         exec(compile(source, str(file), "exec"), names)
@@ -264,87 +264,37 @@ def test_most_gain_in_02(answer: str, said: str, tmp_path: Path, capsys) -> None
     assert "the H100 without convolution: at most 1.33 ×" in printed
 
 
+RULE = (
+    "return (scale / 2, 0) if not finite else (scale * 2, 0) if good + 1 == wait else"
+    " (scale, good + 1)"
+)
 CONVOLUTION = "n = images * 64 * 56 * 56; return 2 * n * 64 * 9, size * (2 * n + 36864)"
 NORM = "n = images * 64 * 56 * 56; return 5 * n, size * 3 * n"
 
 
 @pytest.mark.parametrize(
-    ("convolution", "norm", "said"),
+    ("start", "answers", "said"),
     [
-        ("", "", "○ `convolution` is not written yet"),
-        (CONVOLUTION, "", "✓ `convolution`"),
-        ("", NORM, "✓ `batch_norm`"),
-        (CONVOLUTION, NORM, "✓ `batch_norm`"),
-        (CONVOLUTION.replace("return 2 *", "return"), NORM, "an addition are 2 operations"),
-        (CONVOLUTION.replace("* 64 * 9", "* 64"), NORM, "3 × 3 pixels"),
-        (CONVOLUTION.replace("* 64 * 9", "* 9"), NORM, "all 64 input channels"),
-        (CONVOLUTION.replace(" + 36864", ""), NORM, "The weights are read, too"),
-        (CONVOLUTION.replace("+ 36864", "+ images * 36864"), NORM, "read once per batch"),
-        (CONVOLUTION.replace("2 * n + ", "n + "), NORM, "Reading and writing both count"),
-        (CONVOLUTION, NORM.replace("3 * n", "2 * n"), "then it is read again"),
-        (CONVOLUTION, NORM.replace("size *", "2 *"), "batch_norm(3, 4) gives"),
-        (CONVOLUTION, "return 3 * size * images * 200704", "not 2 values"),
-        (CONVOLUTION.replace("images *", ""), NORM, "convolution(3, 4) gives"),
+        ("def next_scale", "", "○ `next_scale` is not written yet"),
+        ("def next_scale", RULE, "right in all 5 test cases"),
+        ("def next_scale", RULE.replace("/ 2", "/ 4"), "gives (256, 0). It should be (512, 0)"),
+        ("def convolution", [CONVOLUTION, NORM], "✓ `batch_norm`"),
+        ("def convolution", [CONVOLUTION.replace(" + 36864", ""), NORM], "weights are read, too"),
+        ("def convolution", [CONVOLUTION.replace("images *", ""), NORM], "convolution(3, 4) gives"),
+        ("def block_end", "return (3, 1) if fused else (5, 3)", "✓ `block_end`"),
+        ("def block_end", "return (2, 1) if fused else (4, 3)", "it is read again"),
+        ("def script_gain", "return 1 / (1 - share + share / faster)", "✓ `script_gain`"),
+        ("def script_gain", "return 2.5", "script_gain(0.5, 0.5) gives 2.5"),
     ],
 )
-def test_count_in_06(convolution: str, norm: str, said: str, tmp_path: Path, capsys) -> None:
-    names = {"np": np, "choose_by_cases": choose_by_cases}
-    execute("06", "def convolution", [convolution, norm], names, tmp_path)
+def test_functions_in_06(start: str, answers: Any, said: str, tmp_path: Path, capsys) -> None:
+    names = {"np": np, "nb06": nb06}
+    execute("06", start, answers, names, tmp_path, cells=1)
     assert said in capsys.readouterr().out
     # a wrong answer is not used further
-    assert names["convolution"](96, 2) == (2 * 96 * 200704 * 576, 2 * (2 * 96 * 200704 + 36864))
-
-
-RULE = (
-    "return (scale / 2, 0) if not finite else (scale * 2, 0) if good + 1 == wait else"
-    " (scale, good + 1)"
-)
-SWAPPED = (
-    "return (0, scale / 2) if not finite else (0, scale * 2) if good + 1 == wait else"
-    " (good + 1, scale)"
-)
-
-
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [
-        ("", "A finished version is used"),
-        (RULE, "right in all 5 test cases"),
-        ("return (scale / 2, good) if not finite else (scale, good + 1)", "count does not restart"),
-        (RULE.replace("* 2, 0", "* 2, good + 1"), "count does not restart"),
-        (RULE.replace("good + 1 ==", "good =="), "does not double after `wait` good steps"),
-        (RULE.replace("good + 1 ==", "good >"), "does not double after `wait` good steps"),
-        (RULE.replace("/ 2", "/ 4"), "gives (256, 0). It should be (512, 0)"),
-        (SWAPPED, "The count comes first"),
-    ],
-)
-def test_loss_scale_in_06(answer: str, said: str, tmp_path: Path, capsys) -> None:
-    execute("06", "def next_scale", answer, {}, tmp_path)
-    assert said in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [
-        ("", "○ `script_gain` is not written yet"),
-        ("return 1 / (1 - share + share / faster)", "✓ This is Amdahl's law"),
-        ("return 1 - share + share / faster", "The speed is 1 / time"),
-        ("return 1 / (share / faster)", "The rest takes time"),
-        ("return 1 - share + share * faster", "Add up times"),
-        ("return share * faster", "The rest does not become faster"),
-        ("return 1 / (share + (1 - share) / faster)", "Share and rest are exchanged"),
-        ("return 1 / (1 - share + share * faster)", "Divide it by `faster`"),
-        ("return 2.5", "script_gain(0.5, 0.5) gives 2.5"),
-        ("return 100 / (1 - share + share / faster)", "This is a percentage"),
-        ("return 1 / (1 - share + share / faster) - 1", "This is the gain only"),
-        ("return 100 / (1 - share + share / faster) - 100", "This is the gain as a percentage"),
-    ],
-)
-def test_gain_of_a_script_in_06(answer: str, said: str, tmp_path: Path, capsys) -> None:
-    names: dict[str, Any] = {"choose_by_cases": choose_by_cases}
-    execute("06", "def script_gain", answer, names, tmp_path)
-    assert said in capsys.readouterr().out
-    assert names["script_gain"](0.5, 2) == pytest.approx(4 / 3)  # a wrong one is not used further
+    name = start.removeprefix("def ")
+    case = nb06.CASES[getattr(nb06, name)][0]
+    assert names[name](*case) == getattr(nb06, name)(*case)
 
 
 REPAIRED = """ms = []

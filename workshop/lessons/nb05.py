@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from workshop.checks import ex05_graph
-from workshop.checks.compare import Wrong, refuse, wrong
-from workshop.checks.engine import own_frame
+from workshop.checks.compare import refuse, wrong
 from workshop.checks.ramps import boxes, ramps
 from workshop.lessons.choice import choose
 from workshop.lessons.nb04 import EACH, HEIGHT, RANKS, SHARDS, WIDTH, write_numbered_shards
@@ -72,35 +71,53 @@ def check_crop(yours: Callable[..., Any]) -> Callable[..., Any]:
     return choose("crop", yours, crop, functools.partial(judge_crop, yours), show=True)
 
 
-def run_on_constant(image: np.ndarray, yours: Callable[[Any], Any], count: int) -> np.ndarray:
-    """Return what one node makes of `count` copies. Raises NotImplementedError if it is None."""
+def attempted(yours: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a graph that raises NotImplementedError if the learner's one returns nothing."""
+
+    @functools.wraps(yours)
+    def graph(*given: Any) -> Any:
+        if (found := yours(*given)) is None:
+            raise NotImplementedError
+        return found
+
+    return graph
+
+
+def run_on_constant(
+    image: np.ndarray, count: int, yours: Callable[..., Any], *given: Any
+) -> np.ndarray:
+    """Return what `yours(node, *given)` makes of `count` copies of an image."""
     from nvidia.dali import types
 
+    @functools.wraps(yours)
     def graph() -> Any:
         node = types.Constant(image, layout="HWC", device="cpu")
-        if (found := yours(node)) is None:
-            raise NotImplementedError
+        found = attempted(yours)(node, *given)
         refuse((isinstance(found, tuple | list), "It returns several nodes.", "Return one."))
         return found, node
 
     return ex05_graph.run(graph, (), count, 1, 0)[0]
 
 
+def check_areas(crops: np.ndarray, least: tuple[float, float], asked: str) -> None:
+    """Raise Wrong unless crops (n, 3, size, size) of `ramps` have the areas that are `asked` for.
+
+    The smallest one has to be in the range `least`, and the largest one large.
+    """
+    _, _, width, height = boxes(crops).T
+    areas = width * height / WIDTH / HEIGHT
+    squares = np.allclose(width, height, rtol=0.1)  # which cover at most 75% of the image
+    right = least[0] < areas.min() < least[1] and areas.max() > (0.7 if squares else 0.8)
+    refuse((not right, f"The crops have {areas.min():.0%} to {areas.max():.0%} of the area.",
+            f"Pass random_area={asked}: a number drawn by Python stays the same."))  # fmt: skip
+
+
 def judge_crop(yours: Callable[..., Any]) -> str:
     """Return what is right. Raises Wrong, or NotImplementedError if the node is None."""
-    crops = run_on_constant(ramps(WIDTH, HEIGHT), lambda node: yours(node, SIZE), 32 * BATCH)
+    crops = run_on_constant(ramps(WIDTH, HEIGHT), 32 * BATCH, yours, SIZE)
     refuse((crops.shape[1:] != (SIZE, SIZE, 3), f"Crops have the shape {crops.shape[1:]}, not"
             f" ({SIZE}, {SIZE}, 3).", "Pass size=(size, size)."))  # fmt: skip
-    _, _, width, height = boxes(np.moveaxis(crops, 3, 1).astype(float)).T
-    areas = width * height / WIDTH / HEIGHT
-    large = 0.7 if np.allclose(width, height, rtol=0.1) else 0.8  # a square covers at most 75%
-    refuse(
-        (np.ptp(areas) < 0.05, "All crops have the same size.",
-         "A number drawn by Python stays the same: pass a range as random_area."),
-        (areas.min() > 0.075 or areas.min() < 0.03 or areas.max() < large,
-         f"The crops have {areas.min():.0%} to {areas.max():.0%} of the area.",
-         "Pass random_area=[0.05, 1.0]."),
-    )  # fmt: skip
+    check_areas(np.moveaxis(crops, 3, 1).astype(float), (0.03, 0.075), "[0.05, 1.0]")
     return "`crop` is right: the notebook uses yours."
 
 
@@ -113,27 +130,20 @@ def check_normalise(yours: Callable[..., Any]) -> Callable[..., Any]:
 def judge_normalise(yours: Callable[..., Any]) -> str:
     """Return what is right. Raises Wrong, or NotImplementedError if the node is None."""
     image = ramps(SIZE, SIZE) * (255 // (SIZE - 1))
-    images = run_on_constant(image, yours, 8 * BATCH)
+    images = run_on_constant(image, 8 * BATCH, yours)
     ex05_graph.check_form(images, SIZE)
     right = np.moveaxis(image / 127.5 - 1, 2, 0)
     plain, mirrored = (
         np.isclose(images, pixels, atol=0.01).all(axis=(1, 2, 3))
         for pixels in (right, right[..., ::-1])
     )
-    coin = "Pass mirror=fn.random.coin_flip(): a number drawn by Python stays the same."
-    in_range = np.allclose([images.min(), images.max()], [-1, 1], atol=0.01)
+    found, half = mirrored.sum(), len(images) / 2
     refuse(
-        (in_range and not (plain | mirrored).all(), "The range is right, but some images are"
-         " neither the original nor its mirror image.",
-         "Exchange left and right only; keep the rows and the order of the colours."),
-        (not (plain | mirrored).all(),
-         f"Pixels from {image.min()} to {image.max()} become {images.min():.2f} to"
-         f" {images.max():.2f}, not the same image from -1 to 1.",
-         "Pass mean=[127.5] * 3 and std=[127.5] * 3."),
-        (plain.all(), "No image is mirrored.", coin),
-        (mirrored.all(), "All images are mirrored.", coin),
-        (abs(mirrored.mean() - 0.5) > 0.25, f"{mirrored.sum()} of {len(mirrored)} images are"
-         " mirrored.", "Half should be: fn.random.coin_flip() has probability=0.5."),
+        (not (plain | mirrored).all(), f"Pixels from 0 to 255 become {images.min():.2f} to"
+         f" {images.max():.2f}; they should be the same image from -1 to 1, or its mirror image.",
+         "Pass mean=[127.5] * 3 and std=[127.5] * 3, and exchange nothing but left and right."),
+        (abs(found - half) > half / 2, f"{found} of {len(images)} images are mirrored, not half.",
+         "Pass mirror=fn.random.coin_flip(): a number drawn by Python stays the same."),
     )  # fmt: skip
     return "`normalise` is right: the notebook uses yours."
 
@@ -150,33 +160,19 @@ def check(graph: Callable[..., Any], batches: Callable[..., Any]) -> tuple[Any, 
 
 def judge_photos(yours: Callable[..., Any], folder: Path) -> str:
     """Return what is right. Raises Wrong, or NotImplementedError if the graph is None."""
-
-    def attempted(*given: Any) -> Any:
-        found = yours(*given)
-        if found is None:
-            raise NotImplementedError
-        return found
-
     read: list[list[int]] = []
     crops: list[np.ndarray] = []
     for rank in range(RANKS):
         given = (folder, SIZE, CPU, rank, RANKS)
-        try:
-            images, labels = ex05_graph.run(attempted, given, BATCH, STEPS, rank)
-        except (Wrong, NotImplementedError):
-            raise
-        except Exception as error:
-            then = f"{own_frame(error, yours)} {ex05_graph.remedy_of(error)}".strip()
-            wrong(f"It ended with {type(error).__name__}: {ex05_graph.reason(error)}", then)
-        refuse((images.ndim == 2, "The labels come first.",
-                "Return the images first, then the labels."))  # fmt: skip
+        images, labels = ex05_graph.run(attempted(yours), given, BATCH, STEPS, rank)
         read.append(labels.tolist())
         if len(set(read[-1])) < len(read[-1]) or max(read[-1]) > SHARDS * EACH:
             wrong("The records are not those of `folder`.", "Find train-* and index/train-* in it,"
                   " because your script has no global lists of shards.")  # fmt: skip
         judge_images(images)
         crops.append(images)
-    judge_areas(np.concatenate(crops))
+    levels = (np.concatenate(crops) + 1) * 127.5
+    check_areas(levels, (0.32, 0.47), "[0.37, 0.75]")
     refuse((max(map(max, read)) == SHARDS * EACH, "Labels start at 1.",
             "Subtract 1: shards count classes from 1, the network from 0."))  # fmt: skip
     ex05_graph.check_shares(read)
@@ -201,20 +197,6 @@ def judge_images(images: np.ndarray) -> None:
     )  # fmt: skip
 
 
-def judge_areas(images: np.ndarray) -> None:
-    """Raise Wrong unless the crops of all ranks have the areas of the ladder's scripts."""
-    _, _, width, height = boxes((images + 1) * 127.5).T
-    areas = width * height / WIDTH / HEIGHT
-    smallest, largest = areas.min(), areas.max()
-    refuse(
-        (np.ptp(areas) < 0.05, "All crops have the same size.",
-         "A number drawn by Python stays the same: pass a range as random_area."),
-        (smallest < 0.32 or smallest > 0.47 or largest > 0.8,
-         f"The crops have {smallest:.0%} to {largest:.0%} of the area.",
-         "Pass random_area=[0.37, 0.75]."),
-    )  # fmt: skip
-
-
 def judge_endless(
     yours: Callable[..., Any], folder: Path, graph: Callable[..., Any] = photos
 ) -> str:
@@ -230,31 +212,20 @@ def judge_endless(
     made = yours(pipe)
     if made is None:
         raise NotImplementedError
-    refuse((isinstance(made, tuple | list), "It returns one batch.",
-            "Yield the batches instead."))  # fmt: skip
     for item in itertools.islice(made, epochs * STEPS):
-        if not (isinstance(item, tuple | list) and len(item) == 2):
-            wrong(f"It yields {type(item).__name__} of length {len(item)}.", "Yield a pair, images"
-                  ' and labels of each dictionary, batch["data"], batch["label"].')  # fmt: skip
-        images, of_images = item
-        refuse(
-            (tuple(getattr(images, "shape", ())) != (BATCH, 3, SIZE, SIZE),
-             "The first of each pair should be the batch's images, a tensor.",
-             'Yield batch["data"] first.'),
-            (np.shape(of_images) != (BATCH,), f"Labels have the shape {np.shape(of_images)}, but"
-             f" cross_entropy needs ({BATCH},).", "Apply .squeeze(1)."),
-        )  # fmt: skip
-        labels.append(of_images.tolist())
+        shapes = [tuple(np.shape(part)) for part in item]
+        right = [(BATCH, 3, SIZE, SIZE), (BATCH,)]
+        refuse((shapes != right, f"It yields the shapes {shapes}; they should be {right}.",
+                'Yield a pair: batch["data"] and batch["label"].squeeze(1).'))  # fmt: skip
+        labels.append(item[1].tolist())
     first = {label for batch in labels[:STEPS] for label in batch}
     refuse(
         (len(labels) < epochs * STEPS,
          f"It ends after {len(labels)} batch{'es' * (len(labels) != 1)}; an epoch has {STEPS}.",
-         "Yield in a loop over DALI's"
-         " iterator. With a size or a reader_name, that ends after each epoch; auto_reset only"
-         " prepares the next. Leave them out, or put the loop into `while True:`."),
-        (min(first) < 0, f"Labels start at {min(first)}.",
-         "Yield them as they are: `photos` has subtracted 1 already."),
-        (len(first) < STEPS * BATCH, "An epoch repeats some images and leaves out others.",
-         "Yield each batch once."),
+         "Yield in a loop over DALI's iterator, without a size or a reader_name, with which it ends"
+         " after each epoch, or put the loop into `while True:`."),
+        (min(first) < 0 or len(first) < STEPS * BATCH,
+         f"In an epoch of {STEPS * BATCH} images, there are {len(first)} different labels, from"
+         f" {min(first)} to {max(first)}.", "Yield each batch once, and its labels as they are."),
     )  # fmt: skip
     return "`endless` is right: the notebook uses yours."

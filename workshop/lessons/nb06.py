@@ -1,4 +1,4 @@
-"""Work and traffic of each layer in a training step, and the check of a learner's count.
+"""Work and traffic of each layer in a training step, and the checks of what a learner writes.
 
 A layer can be no faster than its arithmetic at the machine's peak rate, and no faster than its
 reading and writing at the memory's bandwidth (Williams et al. 2009, the roofline).
@@ -6,14 +6,13 @@ reading and writing at the memory's bandwidth (Williams et al. 2009, the rooflin
 
 from __future__ import annotations
 
-import functools
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from rn50lib.resnet import Network
-from workshop.checks.compare import Mistake, examine, wrong
-from workshop.lessons.choice import choose
+from workshop.checks.compare import Mistake
+from workshop.lessons.choice import Function, choose_by_cases
 
 BYTES = {"float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2}  # of an activation
 KIND = {
@@ -79,62 +78,95 @@ def least_ms(
     return found
 
 
-Passes = list[tuple[str, str]]  # the names of the arrays that each reads, and of those it writes
-NAMES = str | tuple | list | set | frozenset
+# --- what the learner writes ----------------------------------------------------------------------
 
 
-def block_end(fused: bool) -> Passes:
-    """Return the passes of a batch norm, an addition and a ReLU, in place after the first."""
+def next_scale(scale: float, good: int, finite: bool, wait: int = 2000) -> tuple[float, int]:
+    """Return the loss scale of the next step, and the number of good steps in a row."""
+    if not finite:
+        return scale / 2, 0
+    if good + 1 == wait:
+        return scale * 2, 0
+    return scale, good + 1
+
+
+def convolution(images: int, size: int) -> tuple[int, int]:
+    """Return operations and bytes of a 3 × 3 convolution from 64 to 64 channels, 56 × 56 pixels."""
+    outputs, weights = images * 64 * 56 * 56, 64 * 64 * 3 * 3
+    return 2 * 64 * 3 * 3 * outputs, size * (2 * outputs + weights)
+
+
+def batch_norm(images: int, size: int) -> tuple[int, int]:
+    """Return operations and bytes of a batch norm of 64 channels, 56 × 56 pixels."""
+    outputs = images * 64 * 56 * 56
+    return 5 * outputs, size * 3 * outputs
+
+
+def block_end(fused: bool) -> tuple[int, int]:
+    """Return how often arrays are read, and written, by a batch norm, an addition and a ReLU."""
     if fused:
-        return [("x", ""), ("sx", "y")]
-    return [("x", ""), ("x", "y"), ("sy", "y"), ("y", "y")]
+        return 3, 1  # x for the sums; then x and the shortcut, and the result is written
+    return 2 + 2 + 1, 1 + 1 + 1
 
 
-ONE_PASS = ("The batch norm takes one pass.", "Mean and variance are known only after all of x was"
-            " read: the next pass reads it again.")  # fmt: skip
-MISTAKES = [  # fused or not, the wrong passes, what is wrong, what to do
-    (False, [("x", "y"), ("sy", "y"), ("y", "y")], *ONE_PASS),
-    (True, [("sx", "y")], *ONE_PASS),
-    (False, [("x", ""), ("x", ""), ("x", "y"), ("sy", "y"), ("y", "y")],
-     "Mean and variance take two passes.", "One is enough: add up x and x² together."),
-    (False, [("x", ""), ("x", "y"), ("s", "y"), ("y", "y")], "The addition reads one array.",
-     "It reads the batch norm's result from memory, too."),
-    (False, [("x", ""), ("x", "y"), ("sy", "y"), ("y", "")], "The ReLU writes nothing.",
-     "In place saves memory, not traffic: it reads y and writes it."),
-    (True, [("x", ""), ("x", "y"), ("sy", "y")], "Fused, the normalised numbers go to memory.",
-     "They are added to s at once, before anything is written."),
-    (True, [("x", ""), ("x", "y")], "Fused, the shortcut is missing.", "The second pass reads it."),
-    (False, block_end(True), "These are the fused passes.", "One by one, each layer has its own."),
-    (True, block_end(False), "These are the passes one by one.",
-     "Fused, only the mean and variance need a pass before the last."),
-    (False, [("x", ""), ("x", "y"), ("sx", "y"), ("y", "y")], "The addition reads x.",
-     "It reads y, the batch norm's result."),
-    (False, [("x", ""), ("x", "y"), ("sy", "y")], "The ReLU is missing.",
-     "In place, it reads y and writes it."),
-]  # fmt: skip
+def script_gain(share: float, faster: float) -> float:
+    """Return the speed-up of a step if a share of it becomes faster: Amdahl's law."""
+    return 1 / (1 - share + share / faster)
 
 
-def check_block_end(own: Callable[[bool], Passes]) -> Callable[[bool], Passes]:
-    """Return a learner's `block_end` if it is right, else the finished one."""
+READ_TWICE = "Mean and variance are known only after all of the input was read: it is read again."
+MISTAKES: dict[Function, list[Mistake]] = {
+    next_scale: [
+        (lambda scale, good, finite, wait: next_scale(scale, good, finite, wait + 1),
+         "It does not double after `wait` good steps.",
+         "This step counts, too: it is step good + 1."),
+        (lambda scale, good, finite, wait: (next_scale(scale, good, finite, wait)[0],
+                                            good + finite),
+         "The count does not restart.", "Return 0 for it whenever the scale changes."),
+    ],
+    convolution: [
+        (lambda images, size: (convolution(images, size)[0] // 2, convolution(images, size)[1]),
+         "Half of the operations are missing.",
+         "A multiplication and an addition are 2 operations."),
+        (lambda images, size: (convolution(images, size)[0] // 64, convolution(images, size)[1]),
+         "There are too few operations.", "Each output needs all 64 input channels."),
+        (lambda images, size: (convolution(images, size)[0], 2 * size * images * 64 * 56 * 56),
+         "There are too few bytes.", "The weights are read, too."),
+    ],
+    batch_norm: [
+        (lambda images, size: (batch_norm(images, size)[0], batch_norm(images, size)[1] * 2 // 3),
+         "There are too few bytes.", READ_TWICE),
+        (lambda images, size: (batch_norm(images, size)[0], batch_norm(images, size)[1] * 4 // 3),
+         "There are too many bytes.",
+         "One pass is enough for mean and variance: add up x and x² together."),
+    ],
+    block_end: [
+        (lambda fused: (2, 1) if fused else (4, 3), "One read is missing.",
+         f"{READ_TWICE} The addition reads two arrays."),
+        (lambda fused: (3, 2) if fused else (5, 3), "Fused, one array is written.",
+         "The normalised numbers are added to the shortcut at once, before anything is written."),
+    ],
+    script_gain: [
+        (lambda share, faster: 1 - share + share / faster, "This is the new time.",
+         "The speed is 1 / time."),
+        (lambda share, faster: 1 / (share + (1 - share) / faster),
+         "Share and rest are exchanged.", "The rest takes as long as before."),
+        (lambda share, faster: share * faster + 1 - share, "These are speeds.",
+         "Add up times, not speeds."),
+    ],
+}  # fmt: skip
+CASES: dict[Function, list[tuple[Any, ...]]] = {
+    next_scale: [(1024.0, 3, False, 5), (1024.0, 3, True, 5), (1024.0, 4, True, 5),
+                 (1.0, 0, True, 1), (1.0, 0, False, 5)],
+    convolution: [(1, 2), (3, 4)],
+    batch_norm: [(1, 2), (3, 4)],
+    block_end: [(False,), (True,)],
+    script_gain: [(0.8, 4), (0.5, 0.5)],
+}  # fmt: skip
 
-    @functools.wraps(own)
-    def in_order(fused: bool) -> Passes:
-        passes = own(fused)
-        return passes and [("".join(sorted(r)), "".join(sorted(w))) for r, w in passes]
 
-    def judge() -> str:
-        if own(False) is None:
-            raise NotImplementedError
-        for one in own(False), own(True):
-            for each in one or ():
-                pair = isinstance(each, tuple | list) and len(each) == 2
-                if not pair or not all(isinstance(names, NAMES) for names in each):
-                    wrong(f"{each!r} is not a pair of names.", 'Write ("xs", "y"), or ("x", "").')
-        mistakes: list[Mistake] = [
-            (lambda case, of=of, found=found: found if case is of else [], diagnosis, remedy)
-            for of, found, diagnosis, remedy in MISTAKES
-        ]
-        examine(in_order, [(False,), (True,)], block_end, mistakes, one_case=True)
-        return "`block_end` is right."
-
-    return choose("block_end", own, block_end, judge, show=True)
+def check(own: Function) -> Function:
+    """Return a learner's function if it is right, else the finished one of that name."""
+    finished = next(function for function in CASES if function.__name__ == own.__name__)
+    mistakes = MISTAKES[finished]
+    return choose_by_cases(own.__name__, own, finished, CASES[finished], mistakes, show=True)

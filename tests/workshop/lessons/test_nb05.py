@@ -37,19 +37,18 @@ def test_finished_versions_pass_and_stubs_are_not_attempted(tmp_path: Path, caps
     assert capsys.readouterr().out.count("not written yet") == 2
 
 
-def test_written_normalise_is_used_and_an_unwritten_one_replaced(capsys):
-    own = edited(NORMALISE, "[127.5] * 3", "127.5")
-    assert nb05.check_normalise(own) is own, capsys.readouterr().out
-    assert nb05.check_normalise(stub) is nb05.normalise
-    assert "not written yet" in capsys.readouterr().out
-
-
-def test_written_crop_is_used_and_an_unwritten_one_replaced(capsys):
-    own = edited(CROP, "[size, size]", "(size, size)")
-    assert nb05.check_crop(own) is own, capsys.readouterr().out
-    squares = edited(CROP, "[0.05, 1.0]", "[0.05, 1.0], random_aspect_ratio=[1, 1]")
-    assert nb05.check_crop(squares) is squares, capsys.readouterr().out
-    assert nb05.check_crop(stub) is nb05.crop
+@pytest.mark.parametrize(
+    ("check", "finished", "old", "new"),
+    [
+        (nb05.check_normalise, nb05.normalise, "[127.5] * 3", "127.5"),
+        (nb05.check_crop, nb05.crop, "[size, size]", "(size, size)"),
+        (nb05.check_crop, nb05.crop, "[0.05, 1.0]", "[0.05, 1.0], random_aspect_ratio=[1, 1]"),
+    ],
+)
+def test_written_node_is_used_and_an_unwritten_one_replaced(check, finished, old, new, capsys):
+    own = edited(inspect.getsource(finished), old, new)
+    assert check(own) is own, capsys.readouterr().out
+    assert check(stub) is finished
     assert "not written yet" in capsys.readouterr().out
 
 
@@ -58,7 +57,7 @@ def test_written_crop_is_used_and_an_unwritten_one_replaced(capsys):
     [
         (", random_area=[0.05, 1.0]", "", "8% to"),
         ("[0.05, 1.0]", "[0.05, 0.5]", "5% to 50%"),
-        ("[0.05, 1.0]", "[0.4, 0.4]", "same size"),
+        ("[0.05, 1.0]", "[0.4, 0.4]", "a number drawn by Python"),
         ("[size, size]", "[size, 2 * size]", "shape"),
         ("return fn.", "return images, fn.", "several nodes"),
     ],
@@ -72,14 +71,12 @@ def test_crop_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, caps
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("mirror=flip, ", "", "No image is mirrored"),
-        ("fn.random.coin_flip()", "1", "All images are mirrored"),
+        ("mirror=flip, ", "", "0 of 64 images are mirrored, not half"),
         ("mean=[127.5] * 3, std=[127.5] * 3", "", "become 0.00 to 255.00"),
         ("mirror=flip", 'mirror=flip, output_layout="HWC"', "plane per colour"),
-        ("return fn.", "return images, fn.", "several nodes"),
         ("mean=[127.5] * 3", "means=0", "means"),
-        ("coin_flip()", "coin_flip(probability=0.1)", "of 64 images are mirrored. Half should be"),
-        ("(images, mirror", "(fn.flip(images, vertical=1), mirror", "The range is right, but"),
+        ("coin_flip()", "coin_flip(probability=0.1)", "of 64 images are mirrored, not half"),
+        ("(images, mirror", "(fn.flip(images, vertical=1), mirror", "or its mirror image"),
         ("mirror=flip", "mirror=flip, crop=(32, 32)", "Slice can't be placed out of bounds"),
     ],
 )
@@ -101,27 +98,25 @@ def test_normalise_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str,
         ("index_path=index, ", "", "index"),
         ("return images, ", "return ", "not a pair"),
         ("random_area=[0.37, 0.75], ", "", "% of the area"),
-        ("[0.37, 0.75]", "[0.7, 1.0]", "% of the area"),
         ("[0.37, 0.75]", "[0.49, 1.0]", "49% to 75% of the area"),
-        ("[0.37, 0.75]", "[0.5, 0.5]", "the same size"),
+        ("[0.37, 0.75]", "[0.4, 0.4]", "a number drawn by Python"),
         ("size=[size, size])", "size=[size, size], antialias=False)", "not antialiased"),
         ("random_aspect_ratio=[1, 1],", "", "not squares"),
         ("mean=127.5, ", "mean=127.5, mirror=fn.random.coin_flip(), ", "mirrored"),
         ("map(str, folder", "(folder", "map(str, …)"),
-        ("shard_id=rank, num_shards=ranks", "shard_id=ranks, num_shards=rank", "as shard_id"),
         ("def photos", "import nvidia.dali\n@nvidia.dali.pipeline_def\ndef photos", "Leave out"),
     ],
 )  # fmt: skip
 def test_graph_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, capsys):
     assert nb05.check(edited(PHOTOS, old, new), stub)[0] is nb05.photos
     wrong = capsys.readouterr().out
-    assert "✗" in wrong and any(part in wrong for part in said.split("|")), wrong
+    assert "✗" in wrong and said in wrong, wrong
 
 
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        (".squeeze(1)", "", "squeeze"),
+        (".squeeze(1)", "", "(8, 1)]; they should be"),
         ("(loader):", "(loader, size=24):", "ends after 3 batches"),
         (
             "for (batch,) in DALIClassificationIterator(loader):",
@@ -129,16 +124,16 @@ def test_graph_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, cap
             "ends after 1 batch;",
         ),
         ("(loader):", '(loader, reader_name="train", auto_reset=True):', "Operator train"),
-        ('batch["data"], batch', "batch", "first of each pair|pair"),
+        ('batch["data"], batch', "batch", "Yield a pair"),
         ("for (batch,) in", "for batch in", "TypeError"),
-        ("yield ", "return ", "returns one batch"),
-        (".squeeze(1)", ".squeeze(1) - 1", "Labels start at -1"),
+        ("yield ", "return ", "Yield a pair"),
+        (".squeeze(1)", ".squeeze(1) - 1", "24 different labels, from -1 to"),
     ],
 )
 def test_iterator_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, capsys):
     assert nb05.check(stub, edited(ENDLESS, old, new))[1] is nb05.endless
     wrong = capsys.readouterr().out
-    assert "✗" in wrong and any(part in wrong for part in said.split("|")), wrong
+    assert "✗" in wrong and said in wrong, wrong
 
 
 def test_photos_may_decode_whole_images_with_a_share_for_the_gpus_engine(capsys):

@@ -53,41 +53,32 @@ def test_roofline_of_a_v100_is_just_above_the_published_speed(dtype, peak, publi
     assert 0.7 * limit < published < limit
 
 
-def test_end_of_a_block_is_right_in_any_order_of_the_names(capsys):
-    def own(fused):
-        if fused:
-            return ((["x"], ""), ({"x", "s"}, "y"))
-        return [["x", ""], ["x", "y"], ["ys", "y"], ["y", "y"]]
+ROWS = [(finished, row) for finished, rows in nb06.MISTAKES.items() for row in rows]
 
-    assert nb06.check_block_end(own) is own
-    assert nb06.check_block_end(lambda fused: None) is nb06.block_end
+
+@pytest.mark.parametrize(("finished", "row"), ROWS, ids=str)
+def test_wrong_function_gets_its_diagnosis(finished, row, capsys):
+    wrong, diagnosis, remedy = row
+    wrong.__name__ = finished.__name__
+    assert nb06.check(wrong) is finished
+    assert f"✗ `{finished.__name__}`: {diagnosis} {remedy}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("finished", nb06.CASES)
+def test_right_function_is_used_and_an_unwritten_one_replaced(finished, capsys):
+    assert nb06.check(finished) is finished
+
+    def stub(*given):
+        return None
+
+    stub.__name__ = finished.__name__
+    assert nb06.check(stub) is finished
     said = capsys.readouterr().out
-    assert "✓ `block_end` is right" in said and "not written yet" in said
+    assert "is right in all" in said and "not written yet" in said
 
 
-@pytest.mark.parametrize("row", nb06.MISTAKES, ids=str)
-def test_end_of_a_block_that_is_wrong_gets_a_diagnosis(row, capsys):
-    fused, found, diagnosis, remedy = row
-
-    def own(case):
-        return found if case is fused else nb06.block_end(case)
-
-    assert nb06.check_block_end(own) is nb06.block_end
-    assert f"✗ `block_end`: {diagnosis} {remedy}" in capsys.readouterr().out
-
-
-def test_end_of_a_block_names_the_passes_that_no_mistake_explains(capsys):
-    nb06.check_block_end(lambda fused: [("x", "y")])
-    assert "It should be [(x, ), (x, y)" in capsys.readouterr().out.replace("'", "")
-
-
-@pytest.mark.parametrize("each", [("x", None), "xy", ("x", "y", "norm")])
-def test_end_of_a_block_has_pairs_of_names(each, capsys):
-    assert nb06.check_block_end(lambda fused: [each]) is nb06.block_end
-    assert "is not a pair of names. Write" in capsys.readouterr().out
-
-
-def test_end_of_a_block_that_is_returned_for_one_case_only(capsys):
-    own = nb06.check_block_end(lambda fused: None if fused else nb06.block_end(False))
-    assert own is nb06.block_end
-    assert "(True) returns nothing. It should be" in capsys.readouterr().out
+def test_count_of_one_convolution_is_that_of_the_network():
+    (conv,) = (layer for layer in resnet.resnet(50).layers(224) if layer.name == "layer1.0.conv2")
+    flops, moved = nb06.convolution(1, 4)
+    assert flops == 2 * conv.macs
+    assert moved == 4 * (2 * conv.activations + conv.parameters)
