@@ -283,15 +283,14 @@ def test_error_of_a_case_shows_the_call():
 
 
 def test_error_of_a_case_shows_the_right_result():
+    answer = changed("ex02.schedule", "progress < recipe", "progress <= recipe")
+    result = engine.judge("ex02.schedule", answer)
+    assert (
+        result.outcome == engine.ERROR and "without warm-up'), which should give 0.2" in result.then
+    )
     name, either = "ex08.rate", "return sum(images[warmup:]) / took if took else None"
     result = engine.judge(name, changed(name, either, "return sum(images[warmup:]) / took"))
     assert result.outcome == engine.ERROR and "[1, 1], 2), which should give None." in result.then
-
-
-def test_unrelated_division_by_zero_is_an_error():
-    source = "def schedule(progress, batch, recipe):\n    return recipe.lr / (256 // batch)\n"
-    result = engine.judge("ex02.schedule", answered("ex02.schedule", source))
-    assert result.outcome == engine.ERROR and "In schedule, line 2" in result.then, result.lines
 
 
 @pytest.mark.parametrize("line", ["pass", "try: batch += 1\n        except Exception: pass"])
