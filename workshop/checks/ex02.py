@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -112,17 +112,17 @@ def schedule(answer: Callable[[float, int, Recipe], float]) -> str:
 # --- ex02.profile ---------------------------------------------------------------------------------
 
 
+@dataclass
 class Photos(compare.Clock):
-    """A data set with its own clock, which advances by known times in the parts of an item."""
+    """A data set with its own clock, which advances by known times in the parts of an item.
 
+    `sizes` are relative sizes of the photos, `own` the seconds inside each function for size 1.
+    """
+
+    sizes: Sequence[float]
+    own: dict[str, float]
+    name = "photos"
     parts = ("crop", "decode", "normalise")
-
-    def __init__(self, sizes: Sequence[float], own: dict[str, float]) -> None:
-        """Take the relative size of each photo, and the seconds inside each function for size 1."""
-        self.sizes, self.own, self.size = sizes, own, 0.0
-
-    def __repr__(self) -> str:
-        return f"a data set of {len(self)} images"
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -185,34 +185,28 @@ def profile(answer: Callable[[Photos, Callable[[], float]], dict[str, float]]) -
 
 # --- ex02.tune ------------------------------------------------------------------------------------
 
-CURVATURES = (1.0, 100.0)
 STEPS, TARGET = 60, 1e-3
 
 
 def valley(lr: float, momentum: float) -> np.ndarray:
-    """Return the distance of SGD from the bottom after each step, as an array (STEPS + 1, 2).
-
-    The columns are the shallow and the steep direction; both begin at a distance of 1.
-    """
-    curve, place, velocity = np.array(CURVATURES), np.ones(2), np.zeros(2)
-    path = [place]
+    """Return the distances of SGD from the bottom in the shallow and the steep direction."""
+    curve, place, velocity = np.array([1.0, 100.0]), np.ones(2), np.zeros(2)
     for _ in range(STEPS):
         velocity = momentum * velocity + curve * place
         place = place - lr * velocity
-        path.append(place)
-    return np.abs(np.array(path))
+    return np.abs(place)
 
 
 def tune(answer: Any) -> str:
     lr, momentum = compare.like(answer, (0.0, 0.0), "(learning rate, momentum)")
     with np.errstate(all="ignore"):
-        shallow, steep = valley(lr, momentum)[-1]
+        shallow, steep = valley(lr, momentum)
     far = max(shallow, steep)
     limit = 2 * (1 + momentum)
     compare.refuse(
         (not 0 <= momentum < 1, f"a momentum of {momentum:g} never gets there.",
          "Choose one from 0 to below 1."),
-        (lr * CURVATURES[1] >= limit, f"the steep direction blows up: lr × 100 = {100 * lr:.3g} is"
+        (100 * lr >= limit, f"the steep direction blows up: lr × 100 = {100 * lr:.3g} is"
          f" not below 2 (1 + momentum) = {limit:.3g}.", "Use a smaller learning rate."),
         (far > TARGET and momentum >= 0.8, f"after {STEPS} steps the distance is still {far:.1e}:"
          f" with momentum {momentum:g} the steps overshoot, and oscillate for too long.",

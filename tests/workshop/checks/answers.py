@@ -125,7 +125,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ("    ratios =", "    mixed = random.sample(range(records), records)\n    ratios =",
          "random.sample(range(records), records)):", "mixed):", "the same in every turn"),
         ("read(i)", "read(i + 1)", "you read record 200"),
-        ("median(ratios)", "median(ratios) + 1", "slowdown(a disk) gives 4.9"),
+        ("median(ratios)", "median(ratios) + 1", "slowdown(Disk 'a disk') gives 4.9"),
         ("clock()", "__import__('time').perf_counter()", "not taken from `clock`"),
         ("range(5)", "range(3)", "you take 3 turns"),
         ("    ratios =", "    return 4.0\n    ratios =", "nothing is read"),
@@ -138,7 +138,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
     ],
     "ex01.leak": [
         ("assert train and val,", "assert train == sorted(train),", "rejects a correct split"),
-        ("range(40)", "range(1)", "photos of a single object"),
+        ("range(40)", "range(1)", "rejects a correct split (a list is empty)"),
         ("sorted(train + val) == sorted(names)", "len(train + val) == len(names)",
          "one image is missing and another one appears twice"),
         ("    assert not shared,", "    return not shared,\n    assert", "accepts a split"),
