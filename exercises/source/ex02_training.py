@@ -86,15 +86,6 @@ extra_percent = 100 * 3 * 3 * (256 * 128 * 28**2) / 3858e6
 workshop.check("ex02.work", extra_percent)
 
 # %% [markdown]
-# Now let the library count:
-
-# %%
-from rn50lib import resnet as network
-
-v1, v15 = (network.resnet(50, version=name).macs(224) for name in ("v1", "v1.5"))
-print(f"v1   {v1:>13,} multiply-adds\nv1.5 {v15:>13,}, {100 * (v15 - v1) / v1:.2f}% more")
-
-# %% [markdown]
 # ## ex02.schedule · The learning rate
 #
 # *fill in · medium · 12 minutes*

@@ -39,7 +39,7 @@ import random
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image  # noqa: F401
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
@@ -132,19 +132,11 @@ print(f"loss {losses[0]:.2f} at the start, {np.mean(losses[-5:]):.2f} in the las
 #
 # ## Does it learn?
 #
-# Only unseen images can tell. The next cell measures the accuracy on centre crops: with `model.eval()`, then without it, for images sorted by class and for shuffled ones. In training mode, batch norm uses the statistics of the current batch. **Predict** all three accuracies.
+# Only unseen images can tell. The next cell measures the accuracy on crops of those: with `model.eval()`, then without it, for images sorted by class and for shuffled ones. In training mode, batch norm uses the statistics of the current batch. **Predict** all three accuracies.
 
 
 # %%
-class Centred(Photos):
-    def __getitem__(self, i):
-        image, size = Image.open(self.files[i]).convert("RGB"), (self.size, self.size)
-        image = ImageOps.fit(image, size, Image.Resampling.BILINEAR)  # the largest centred square
-        pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)
-        return pixels / 127.5 - 1, self.classes.index(self.files[i].parent.name)
-
-
-validation = Centred(session.data_root / "val", session.loop_size)
+validation = Photos(session.data_root / "val", session.loop_size)
 validation.files = validation.files[::2]  # half are enough here
 
 
@@ -180,7 +172,7 @@ mine = nb02_checks.check_script(script)
 # %% [markdown]
 # `main` names the parts of your step for the profiler, and times input and computation.
 #
-# A GPU works through a queue: Python adds work and moves on. A clock that does not wait measures only how fast Python fills the queue. That is why `now()` calls `synchronize()`. But then Python cannot prepare a step while the GPU computes the one before; on a GPU, you measure the cost below.
+# A GPU works through a queue: Python adds work and moves on. A clock that does not wait measures only how fast Python fills the queue. That is why `now()` calls `synchronize()`. But then Python cannot prepare a step while the GPU computes the one before.
 #
 # ## Where is the time going?
 #
@@ -217,36 +209,24 @@ session.note("ladder_1_ips", rung["images_per_s"], "img/s", "speed of your scrip
 
 # %%
 by_kind = workshop.trace("trace.json.gz")  # ms of a step
-step = 1000 * 256 / session.results["h100.float16.ips"].value  # ms
-print(f"One H100 (recorded; float16, batch 256, the library): {step:.0f} ms,", end=" ")
-kinds = {kind: session.results[f"h100.{kind}.ms"].value / step
+
+# %% [markdown]
+# Faster arithmetic helps convolutions; normalisation, pointwise (ReLU and additions), copy and optimizer mostly move data (see 06). On a CPU, `waiting` is loading a batch; on a GPU, it is any time without a kernel or copy. `other` has max pooling, the loss and Python.
+#
+# Which kind is worth attacking? The rest of the step limits the gain (**Amdahl's law**). **Predict** how many times as fast your step is without convolutions. And a recorded step of an H100 (float16, batch 256, the library)?
+
+# %%
+h100 = 1000 * 256 / session.results["h100.float16.ips"].value  # ms of a step
+kinds = {kind: session.results[f"h100.{kind}.ms"].value
          for kind in ("convolution", "batch norm", "ReLU", "addition")}  # fmt: skip
-print(*(f"{kind} {share:.0%}" for kind, share in kinds.items()), sep=", ")
+for whose, whole, parts in ("your", sum(by_kind.values()), by_kind), ("the H100's", h100, kinds):
+    for kind, part in parts.items():
+        if part > 0.01 * whole:
+            print(f"{whose} step of {whole:.0f} ms: {kind} is {part / whole:.0%};", end=" ")
+            print(f"without it, a step is at most {whole / (whole - part):.2f} × as fast")
 
 # %% [markdown]
-# Faster arithmetic helps convolutions; normalisation, pointwise (ReLU and additions), copy and optimizer mostly move data (see 06), and take most of the H100's step. On a CPU, `waiting` is loading a batch; on a GPU, it is any time without a kernel or copy. `other` has max pooling, the loss and Python.
-#
-# The H100's 29% is the middle of its bounds, 25% and 32%.
-#
-# **Your turn:** which kind is worth attacking? Write the speed-up if a kind took no time.
-
-
-# %%
-def most_gain(ms, kind):
-    """Return how many times as fast a step is if `kind` takes no time; `ms` has all kinds."""
-    return None  # your code
-
-
-# %%
-most_gain = nb02_checks.check_gain(most_gain)
-for kind in ("waiting", "convolution", "normalisation", "pointwise"):
-    print(f"without {kind}: at most {most_gain(by_kind, kind):.2f} × as fast")
-share = kinds["convolution"]
-h100 = most_gain({"convolution": share, "other": 1 - share}, "convolution")
-print(f"the H100 without convolution: at most {h100:.2f} × as fast")
-
-# %% [markdown]
-# 04 and 05 reduce waiting; 06 speeds up convolutions, and halves the bytes of the rest. First, the batch.
+# Most of the H100's step moves data. (Its share of convolution is the middle of two bounds, 25% and 32%.) 04 and 05 reduce waiting; 06 speeds up convolutions, and halves the bytes of the rest. First, the batch.
 #
 # ## Does a larger batch help?
 #
@@ -349,10 +329,9 @@ if device.type == "cuda":
 #
 # With 0 workers, the loop itself decodes; with more, other processes do so meanwhile. The next cell trains with 0, 2 and more workers, and times each step and its wait for a batch. **Predict:** from 0 to 2 workers, does the step shrink by as much as the wait?
 #
-# **Your turn:** each further row of `tries` adds a change. **Predict** which one helps most, write rows like the last line, and rerun. (A CPU has no copy to overlap and no queue: only the third can help there.)
+# **Your turn:** each further row of `tries` adds a change. **Predict** which one helps most, write rows like the last line, and rerun. (A CPU has no copy to overlap: only the second can help there.)
 #
 # - `"pin": True`: batches in pinned memory, which a GPU copies while Python continues (`non_blocking=True`);
-# - `"wait": False`: wait for the GPU only at the end (*computing* is then the time to queue);
 # - `"layout": torch.channels_last`: each pixel's channels next to each other in memory, which convolutions may prefer.
 
 # %%
@@ -362,11 +341,8 @@ tries = {f"{count} workers": {"workers": count} for count in sorted({0, 2, most}
 full = Photos(session.data_root / "train", session.image_size)
 
 
-def feed(workers, pin=False, wait=True, layout=torch.contiguous_format):
-    """For each turn, yield the ms of a training step, and those of its wait for a batch.
-
-    The workers stay alive. With `wait`, the loop synchronises with a GPU after every step.
-    """
+def feed(workers, pin=False, layout=torch.contiguous_format):
+    """For each turn, yield the ms of a training step, and those of its wait for a batch."""
     network = ResNet(resnet.resnet(50, num_classes=12)).to(device, memory_format=layout)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.001)
     lead, steps = 2 * workers + 1, max(4, workers)  # lead: uses up the ready batches
@@ -382,7 +358,7 @@ def feed(workers, pin=False, wait=True, layout=torch.contiguous_format):
             ready = time.perf_counter()
             images = images.to(device, memory_format=layout, non_blocking=pin)
             training_step(network, optimizer, images, labels.to(device, non_blocking=pin))
-            if device.type == "cuda" and (wait or step in (-1, steps - 1)):
+            if device.type == "cuda":
                 torch.cuda.synchronize()
             if step >= 0:
                 times.append((time.perf_counter() - begin, ready - begin))

@@ -83,14 +83,14 @@ FRAME_MISTAKES: tuple[compare.Mistake, ...] = (
 # --- ex01.order -----------------------------------------------------------------------------------
 
 RECORDS, TURNS = 200, 5
-NEXT, COLD = 0.001, 0.01  # seconds to read the next record, and any record for the first time
+NEXT, JUMP, COLD = 0.001, 0.004, 0.01  # seconds for the next record, another, the first time
 
 
 @dataclass
 class Disk(compare.Clock):
     """A simulated disk with its own clock, and what was read from it.
 
-    A record that does not follow the last one takes `jump` seconds instead of NEXT. The reading
+    A record that does not follow the last one takes JUMP seconds instead of NEXT. The reading
     with a number in `slow` takes so many seconds more, and from the reading `throttled` on,
     everything takes three times as long. `right` is the right ratio, and `remedy` what to do if an
     answer does not find it.
@@ -99,7 +99,6 @@ class Disk(compare.Clock):
     name: str
     right: float
     remedy: str
-    jump: float = 0.004
     slow: dict[int, float] = field(default_factory=dict)
     throttled: int = sys.maxsize
     reads: list[int] = field(default_factory=lambda: [-1])
@@ -110,7 +109,7 @@ class Disk(compare.Clock):
         if not 0 <= number < RECORDS:
             wrong(f"you read record {number}, and there are records 0 to {RECORDS - 1}.",
                   "Read range(records).")  # fmt: skip
-        took = NEXT if number == self.reads[-1] + 1 else self.jump
+        took = NEXT if number == self.reads[-1] + 1 else JUMP
         took += COLD * (number not in self.reads) + self.slow.get(len(self.reads), 0.0)
         self.now += took * (3 if len(self.reads) >= self.throttled else 1)
         self.reads.append(number)
@@ -120,8 +119,6 @@ class Disk(compare.Clock):
 DISKS = (
     Disk("a disk", 3.9,
          "Divide the seconds at random by the seconds in order, and take the median of 5 turns."),
-    Disk("a disk on which a jump costs nothing", 1.0,
-         "Time both orders of a turn: reading every record once.", jump=NEXT),
     Disk("a disk with one reading that takes 5 seconds", 3.9,
          "Take the median of the turns' ratios: a mean and a sum contain the slow reading.",
          slow={2 * RECORDS + 20: 5.0}),  # once, in the second turn

@@ -95,13 +95,12 @@ RATES = {  # (progress, global batch, recipe): rate, worked out by hand
 
 
 def rule(progress: float, batch: int, recipe: Recipe) -> str:
-    """Return how the rate comes about, and the values of its recipe."""
     values = ", ".join(f"{name} {getattr(recipe, name)}" for name in FIELDS)
-    reached = sum(progress >= epoch for epoch in recipe.lr_step_epochs)
-    said = f"{reached} of the lr_step_epochs are reached (>=)"
-    if progress < recipe.warmup_epochs:
-        said = "the warm-up rises in a straight line, also within an epoch"
-    return f"The full rate is {recipe.lr} × {batch} / {recipe.lr_batch}; {said}. Recipe: {values}."
+    return (
+        "The rate is proportional to the global batch; it rises in a straight line up to"
+        " warmup_epochs, and is multiplied by lr_factor at each epoch of lr_step_epochs that is"
+        f" reached (>=). The recipe: {values}."
+    )
 
 
 def schedule(answer: Callable[[float, int, Recipe], float]) -> str:

@@ -7,7 +7,7 @@ import random
 import re
 import tempfile
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from workshop import ladder
 from workshop.checks.compare import Mistake, Wrong, refuse, whole, wrong
 from workshop.checks.engine import message
 from workshop.checks.ramps import boxes, ramps
-from workshop.lessons.choice import choose, choose_by_cases, sentence
+from workshop.lessons.choice import choose, sentence
 
 WIDTH, HEIGHT, SIZE, BLUE = 240, 160, 32, 200  # of the known images, and of the crops
 CROPS = 40  # so many that sides of right ones are close to 0.7 and to 1.0, too
@@ -63,28 +63,6 @@ def check_step(own: Callable[..., Any]) -> Callable[..., Any]:
     return choose("training_step", own, step, lambda: judge_step(own), show=True)
 
 
-def most_gain(ms: Mapping[str, float], kind: str) -> float:
-    """Return how many times as fast a step is if `kind` takes no time; `ms` has all kinds."""
-    whole = sum(ms.values())
-    return whole / (whole - ms[kind])
-
-
-KINDS = {"convolution": 60.0, "pointwise": 30.0, "waiting": 10.0}  # ms of a step
-GAIN_MISTAKES: tuple[Mistake, ...] = (
-    (lambda ms, kind: sum(ms.values()) / ms[kind], "This is the whole step over the part.",
-     "Divide by what remains."),
-    (lambda ms, kind: 1 + ms[kind] / sum(ms.values()), "This adds the share to 1.",
-     "The speed-up is the old time over the new."),
-)  # fmt: skip
-
-
-def check_gain(own: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a learner's `most_gain` if it is right, else the finished one."""
-    cases = [(KINDS, "convolution"), (KINDS, "waiting")]
-    right = "This is Amdahl's law: the rest of the step limits the gain."
-    return choose_by_cases("most_gain", own, most_gain, cases, GAIN_MISTAKES, right, show=True)
-
-
 # --- one image ------------------------------------------------------------------------------------
 
 
@@ -112,8 +90,14 @@ def judge_photos(photos: Any) -> str:
     )  # fmt: skip
     labels = [whole(item[1], "the label") for item in items[:3]]
     pixels = [torch.as_tensor(item[0]) for item in items]
-    check_shape(pixels[1])  # of the grey image, whose channels are alike
-    check_shape(pixels[0])
+    for one in pixels[:2]:
+        shape = tuple(one.shape)
+        refuse(
+            (shape != (3, SIZE, SIZE), f"The shape is {shape}; it must be (3, {SIZE}, {SIZE}).",
+             "Convert to RGB, and put the channels first: permute(2, 0, 1)."),
+            (one.dtype != torch.float32, f"The values are {one.dtype}, and the weights float32.",
+             "Divide the tensor, not NumPy's array, or call .float()."),
+        )  # fmt: skip
     check_values(pixels[0])
     refuse((labels != [1, 2, 0], f"Images of the classes 1, 2 and 0 have the labels {labels}.",
             "The label is the position of the folder's name, self.files[i].parent.name, in"
@@ -131,29 +115,16 @@ def judge_photos(photos: Any) -> str:
     return f"{len(items)} crops of known images: pixels as Pillow's, squares, labels right."
 
 
-def check_shape(pixels: torch.Tensor) -> None:
-    shape = tuple(pixels.shape)
-    refuse(
-        (shape != (3, SIZE, SIZE), f"The shape is {shape}; it must be (3, {SIZE}, {SIZE}).",
-         "Convert to RGB, resize to (self.size, self.size), and put the channels first:"
-         " permute(2, 0, 1)."),
-        (pixels.dtype != torch.float32, f"The values are {pixels.dtype}, and the network's weights"
-         " float32.", "Divide the tensor, not NumPy's array, or call .float()."),
-    )  # fmt: skip
-
-
 def check_values(pixels: torch.Tensor) -> None:
     """Raise Wrong for a wrong order of axes or range of values."""
     blue, spread = float(pixels[2].mean()), float(pixels[2].std())
     down, right = (abs(float(pixels[0].diff(dim=axis).mean())) for axis in (0, 1))
     refuse(
-        (spread > 0.1 * max(1, abs(blue)), "The axes are mixed up: a channel holds parts of all"
-         " three.", "reshape and view do not move axes; permute(2, 0, 1) does."),
+        (down > right or spread > 0.1 * max(1, abs(blue)), "The axes are mixed up.",
+         "Use permute(2, 0, 1): it keeps rows before columns; reshape and view do not move axes."),
         (abs(blue - (BLUE / 127.5 - 1)) > 0.02,
          f"A byte of {BLUE} became {blue:.3g}; it should be {BLUE / 127.5 - 1:.3f}.",
          "Divide by 127.5 and subtract 1."),
-        (down > right, "Rows and columns have changed places.",
-         "Use permute(2, 0, 1), which keeps rows before columns."),
     )  # fmt: skip
 
 

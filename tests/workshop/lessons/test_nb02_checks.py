@@ -88,7 +88,7 @@ WRONG_PHOTOS = {
     " to 1.00 of the shorter side": item(low=0.7**0.5),  # 0.7 of the area, not of the side
     "The shape is (32, 32, 3)": item(lambda a: tensor(a) / 127.5 - 1),
     "axes are mixed up": item(lambda a: tensor(a).reshape(3, *a.shape[:2]) / 127.5 - 1),
-    "changed places": item(lambda a: tensor(a).permute(2, 1, 0) / 127.5 - 1),
+    "mixed up. Use permute(2, 0, 1)": item(lambda a: tensor(a).permute(2, 1, 0) / 127.5 - 1),
     "values are torch.uint8": item(lambda a: tensor(a).permute(2, 0, 1)),
     "values are torch.float64": item(lambda a: tensor(a / 127.5 - 1).permute(2, 0, 1)),
     "became 200": item(lambda a: tensor(a).permute(2, 0, 1).float()),
