@@ -137,7 +137,7 @@ moves = [  # from, to, part, bend; text and its position
     ("backward", "other devices", "communication", 0, "communication:\ngradients", 6.9, 0.4),
 ]
 fig, ax = plt.subplots(figsize=(9, 3))
-ax.set(xlim=(-0.8, 9), ylim=(-0.8, 1.2))
+ax.set(xlim=(-0.8, 9), ylim=(-0.8, 1.5))
 frame = {"fc": "white", "boxstyle": "round,pad=0.5"}
 boxes = {name: ax.text(*place, name, ha="center", va="center", bbox=frame)
          for name, place in places.items()}  # fmt: skip

@@ -149,26 +149,21 @@ def check_boxes(found: np.ndarray) -> None:
 # --- one step -------------------------------------------------------------------------------------
 
 
-def variant(calls: str, softmax: bool = False) -> Callable[..., torch.Tensor]:
-    """Return a step with different calls or a softmax."""
-
-    def changed(model: Any, optimizer: Any, images: Any, labels: Any) -> torch.Tensor:
-        outputs = model(images).softmax(1) if softmax else model(images)
-        loss = F.cross_entropy(outputs, labels)
-        for call in calls.split():
-            getattr(loss if call == "backward" else optimizer, call)()
-        return loss
-
-    return changed
+def without_zero_grad(model: Any, optimizer: Any, images: Any, labels: Any) -> torch.Tensor:
+    loss = F.cross_entropy(model(images), labels)
+    loss.backward()
+    optimizer.step()
+    return loss
 
 
 STEP_MISTAKES: tuple[Mistake, ...] = (
-    (variant("backward step"), "Every step adds its gradients to those of the steps before.",
+    (without_zero_grad, "Every step adds its gradients to those of the steps before.",
      "Call optimizer.zero_grad() before loss.backward()."),
-    (variant(""), "The loss is right, but the weights never change.",
+    (lambda model, optimizer, images, labels: F.cross_entropy(model(images), labels),
+     "The loss is right, but the weights never change.",
      "Call loss.backward() and then optimizer.step(), with no zero_grad() between the two."),
-    (variant("zero_grad backward step", softmax=True), "The softmax is applied twice.",
-     "F.cross_entropy expects the network's outputs as they are."),
+    (lambda model, *rest: step(nn.Sequential(model, nn.Softmax(1)), *rest),
+     "The softmax is applied twice.", "F.cross_entropy expects the network's outputs as they are."),
 )  # fmt: skip
 
 
