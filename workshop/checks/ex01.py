@@ -82,7 +82,7 @@ FRAME_MISTAKES: tuple[compare.Mistake, ...] = (
 
 # --- ex01.order -----------------------------------------------------------------------------------
 
-RECORDS, TURNS = 200, 5
+RECORDS, TURNS, RIGHT = 200, 5, 3.9
 NEXT, JUMP, COLD = 0.001, 0.004, 0.01  # seconds for the next record, another, the first time
 
 
@@ -92,12 +92,10 @@ class Disk(compare.Clock):
 
     A record that does not follow the last one takes JUMP seconds instead of NEXT. The reading
     with a number in `slow` takes so many seconds more, and from the reading `throttled` on,
-    everything takes three times as long. `right` is the right ratio, and `remedy` what to do if an
-    answer does not find it.
+    everything takes three times as long. `remedy` is for an answer that does not find RIGHT.
     """
 
     name: str
-    right: float
     remedy: str
     slow: dict[int, float] = field(default_factory=dict)
     throttled: int = sys.maxsize
@@ -117,12 +115,12 @@ class Disk(compare.Clock):
 
 
 DISKS = (
-    Disk("a disk", 3.9,
+    Disk("a disk",
          "Divide the seconds at random by the seconds in order, and take the median of 5 turns."),
-    Disk("a disk with one reading that takes 5 seconds", 3.9,
+    Disk("a disk with one reading that takes 5 seconds",
          "Take the median of the turns' ratios: a mean and a sum contain the slow reading.",
          slow={2 * RECORDS + 20: 5.0}),  # once, in the second turn
-    Disk("a disk that becomes three times as slow half-way through", 3.9,
+    Disk("a disk that becomes three times as slow half-way through",
          "In each turn, read in order, then at random, and take the ratio of these two.",
          throttled=5 * RECORDS),
 )  # fmt: skip
@@ -140,8 +138,8 @@ def order(answer: Slowdown) -> str:
         return found
 
     cases = [(disk,) for disk in DISKS]
-    right, why = operator.attrgetter("right"), operator.attrgetter("remedy")
-    compare.examine(measured, cases, right, why=why, rel_tol=0.03)
+    why = operator.attrgetter("remedy")
+    compare.examine(measured, cases, lambda disk: RIGHT, why=why, rel_tol=0.03)
     return f"{len(DISKS)} simulated disks, one with a slow reading and one that becomes slower."
 
 

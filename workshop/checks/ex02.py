@@ -73,7 +73,6 @@ OTHER = replace(
     REFERENCE, name="lr 0.4 at 128, warm-up 0.5, half at 3 and 6", lr=0.4, lr_batch=128,
     warmup_epochs=0.5, lr_step_epochs=(3.0, 6.0), lr_factor=0.5,
 )  # fmt: skip
-FIELDS = "lr", "lr_batch", "warmup_epochs", "lr_step_epochs", "lr_factor"
 COLD = replace(REFERENCE, name="reference without warm-up", warmup_epochs=0.0)
 RATES = {  # (progress, global batch, recipe): rate, worked out by hand
     (10.0, 256, REFERENCE): 0.1,
@@ -95,11 +94,10 @@ RATES = {  # (progress, global batch, recipe): rate, worked out by hand
 
 
 def rule(progress: float, batch: int, recipe: Recipe) -> str:
-    values = ", ".join(f"{name} {getattr(recipe, name)}" for name in FIELDS)
     return (
-        "The rate is proportional to the global batch; it rises in a straight line up to"
-        " warmup_epochs, and is multiplied by lr_factor at each epoch of lr_step_epochs that is"
-        f" reached (>=). The recipe: {values}."
+        f"The rate is proportional to the global batch, {recipe.lr} at {recipe.lr_batch}; it rises"
+        f" in a straight line up to epoch {recipe.warmup_epochs}, and is multiplied by"
+        f" {recipe.lr_factor} at each epoch of {recipe.lr_step_epochs} that is reached (>=)."
     )
 
 
@@ -160,9 +158,8 @@ PHOTOS = (
     Photos([2.0, 1, 1], {"decode": 0.001, "huffman": 0.001, "crop": 0.001, "normalise": 0.02}),
 )
 TOTALS = (
-    "Read every image once; they differ in size. Divide the total seconds of a name by the number"
-    " of images, in milliseconds: decode calls a helper, so take `total`, not `own`; normalise runs"
-    " three times per image."
+    "Add up the `total` of each name, which includes its helpers, over all images and calls; divide"
+    " by the number of images, in milliseconds."
 )
 
 
