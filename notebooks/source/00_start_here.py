@@ -81,8 +81,7 @@ for ax, file, true, answer, share in zip(axes.flat, chosen, truth, answers, sure
     ax.set_title(f"{answer}, {share:.0%}")
 right = sum(answers == truth)
 fig.suptitle(f"{right} of 8 are right: each answer with its probability")
-called = [f"{true} called {answer}" for true, answer in zip(truth, answers, strict=True)]
-workshop.figure(fig, alt=f"Eight road signs with the network's answers: {', '.join(called)}")
+workshop.figure(fig, alt=f"Eight road signs, of the classes {', '.join(truth)}")
 
 # %% [markdown]
 # **Try it:** which class will `speed-50` be confused with? In the cell that chooses the images, replace `*/*.jpg` with `speed-50/*.jpg`. Then run it and the next two again.
