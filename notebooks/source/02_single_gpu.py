@@ -36,7 +36,6 @@ os.chdir(session.folder)  # everything below is written here
 # %%
 import random
 
-import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from PIL import Image  # noqa: F401
@@ -264,25 +263,14 @@ each, fixed = np.polyfit(counts, ms, 1, w=1 / ms)
 fit = fixed + each * counts
 off = np.abs(fit / ms - 1).max()
 line = f"{fixed:.0f} ms + batch × {each:.1f} ms"
-print(f"Fitted: {line}. The times differ from it by up to {off:.0%}.")
-rates = dict(zip(turns, 1000 * counts / ms, strict=True))
-last, base = max(rates), min(session.rung_batch, max(rates))
-gain = f"A batch of {last} is {rates[last] / rates[base]:.1f} × as fast per image as one of {base}"
-fig, axes = plt.subplots()
-for count, found in turns.items():
-    axes.plot([count] * len(found), 1000 * count / np.array(found), "o", color="black")
-if off < 0.2:  # a fixed cost can explain the gain
-    axes.plot(counts, 1000 * counts / fit, color="0.4", ls="--", label=line)
-    axes.legend()
-axes.set_xscale("log", base=2)
-axes.set_xticks(counts, counts)
-axes.set(title=f"{gain} ({session.image_size} px)", ylim=0)
-axes.set(xlabel="images per step (log scale)", ylabel="images/s, forward and backward")
-medians = ", ".join(f"{count}: {speed:,.0f}" for count, speed in rates.items())
-workshop.figure(fig, alt=f"{gain}. Median images/s by batch: {medians}. Fitted: {line}")
+print(f"Fitted at {session.image_size} px: {line}. The times differ from it by up to {off:.0%}.")
+for count, median, fitted in zip(turns, ms, fit, strict=True):
+    low, high = 1000 * count / np.max(turns[count]), 1000 * count / np.min(turns[count])
+    print(f"batch {count:3}: {median:7.0f} ms ({fitted:.0f} fitted),", end=" ")
+    print(f"{1000 * count / median:7.1f} images/s ({low:.1f} to {high:.1f})")
 
 # %% [markdown]
-# If the dashed line is drawn, all times are within 20% of it, so a fixed cost can explain the gain. In notebook 00, a batch of 8 paid such a cost four times as often. On a GPU, launching and computing overlap: if launching takes longer, small batches take equally long.
+# If all times are within about 20% of the fit, a fixed cost can explain the gain. In notebook 00, a batch of 8 paid such a cost four times as often. On a GPU, launching and computing overlap: if launching takes longer, small batches take equally long.
 #
 # ### What limits the batch?
 #
