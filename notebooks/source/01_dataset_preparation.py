@@ -68,21 +68,8 @@ for what, here, imagenet in (
 ):
     print(f"{what:24}{here:>12}   {imagenet}")
 
-# %%
-import matplotlib.pyplot as plt
-
-firsts = [next(file for file in train if file.parent.name == name) for name in sorted(per_class)]
-alike = [file for file in train if file.parent.name == "speed-30"][:6]
-fig, axes = plt.subplots(2, 6, figsize=(9, 3.6))
-for ax, file in zip(axes.flat, [*firsts[:6], *alike], strict=True):
-    ax.imshow(Image.open(file).convert("RGB"))
-    ax.set_title(file.parent.name)
-    ax.axis("off")
-fig.suptitle("Six classes, and six images of one")
-workshop.figure(fig, alt=f"Images of {', '.join(sorted(per_class)[:6])}, and six of speed-30")
-
 # %% [markdown]
-# These images are generated. They vary less than photos do, but in some of the same ways: signs are small, tilted, dirty or half hidden, and some images are dark. Crops must fit portrait images, too, and grey ones must become RGB.
+# These images are generated; notebook 00 shows eight. They vary less than photos do, but in some of the same ways: signs are small, tilted, dirty or half hidden, and some images are dark. Crops must fit portrait images, too, and grey ones must become RGB.
 #
 # ## From folder to label
 #
@@ -267,6 +254,8 @@ for turn in range(rounds + 1):  # the first one warms up
                 rates[f"{name}, {cache}"].append(len(val) / (time.perf_counter() - begin))
 
 # %%
+import matplotlib.pyplot as plt
+
 training = nb01.training_speed()  # images/s: trains ResNet-50 at 224 px for a few steps
 needed = session.results["published.v100.8gpu.fp16.ips"].value
 fast = session.results["published.h100.8gpu.ips"].value  # NVIDIA, MLPerf Training v4.0
@@ -386,8 +375,8 @@ print(f"This machine has {session.machine.cores}.")
 # Whatever the format, some of a million files are not what their names suggest. ImageNet's training set has 22 CMYK images and a PNG named `.JPEG`. Interrupted copies leave truncated and empty files, cloning without git LFS leaves pointer files, and disks and transfers sometimes flip a bit. **Predict:** which of the six files below will Pillow decode? And what share of copies of one image, each with a single flipped bit?
 
 # %%
-original = firsts[0].read_bytes()
-image = Image.open(firsts[0]).convert("RGB")
+original = train[0].read_bytes()
+image = Image.open(train[0]).convert("RGB")
 odd = Path("odd/any")
 odd.mkdir(parents=True, exist_ok=True)
 image.convert("CMYK").save(odd / "cmyk.jpg")
@@ -458,7 +447,7 @@ print(f"byte {at:,} was {packed[at]:#04x} and is now {damaged[at]:#04x}")
 #
 # ## Key takeaways
 #
-# - Look at the data first: count, and view a few images.
+# - Look at the data first: count the images, their sizes and modes, and view a few.
 # - A label is the index of the folder's name in sorted order. Train and val need the same folders.
 # - ImageNet's kit numbers the classes in its own order: look them up.
 # - A record is magic, length, header, JPEG, padding. The index gives the position of each record.

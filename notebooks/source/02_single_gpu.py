@@ -88,8 +88,7 @@ device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 model = ResNet(resnet.resnet(50)).to(device)
 print(f"{sum(p.numel() for p in model.parameters()):,} parameters")
 print(inspect.getsource(type(model.layer1[0])))
-print("Convolutions of the first block that halves the image size, the last in its shortcut:")
-print(*(part for part in model.layer2[0].children() if isinstance(part, torch.nn.Conv2d)), sep="\n")
+print("The first block that halves the image size:", model.layer2[0])
 
 # %% [markdown]
 # ## The recipe

@@ -38,31 +38,26 @@ def stride(answer: Callable[[int, int], Sequence[int | None]]) -> str:
 V1_MACS = 3_857_973_248  # ResNet-50 v1 at 224 pixels: convolutions and the fully-connected layer
 
 
-def extra_percent() -> float:
-    """Return what moving the stride adds, in per cent of v1's multiplications."""
-    added = 0
-    for channels, width, small in ((256, 128, 28), (512, 256, 14), (1024, 512, 7)):
-        added += channels * width * ((2 * small) ** 2 - small**2)
-    return 100 * added / V1_MACS
+EXTRA = 100 * 3 * 3 * 256 * 128 * 28**2 / V1_MACS  # what moving the stride adds, in per cent
 
 
 def work(answer: Any) -> str:
-    value, right = compare.number(answer), extra_percent()
-    if abs(value - right / (1 + right / 100)) < 0.06:
+    value = compare.number(answer)
+    if abs(value - EXTRA / (1 + EXTRA / 100)) < 0.06:
         wrong("this is the share of v1.5's multiplications.", "Divide by the 3,858 million of v1.")
-    if abs(value - right) > 0.5:
+    if abs(value - EXTRA) > 0.5:
         compare.known(value, WORK_MISTAKES, lambda x, y: math.isclose(x, y, rel_tol=0.04))
-        which = "high" if value > right else "low"
+        which = "high" if value > EXTRA else "low"
         wrong(f"{value:g}% is too {which}.", "Only three convolutions change: count what they add.")
-    return f"you said {value:g}%, and counting gives {right:.2f}%."
+    return f"you said {value:g}%, and counting gives {EXTRA:.2f}%."
 
 
 WORK_MISTAKES: tuple[compare.Mistake, ...] = (
     (0, "the parameters stay the same, but the work does not.",
      "Count how many pixels the same weights are used at."),
-    (extra_percent() * 4 / 3, "this is all the work of the three convolutions.",
+    (EXTRA * 4 / 3, "this is all the work of the three convolutions.",
      "They did a quarter of it before: count only the three quarters that are added."),
-    (extra_percent() / 3, "this is a third of it.",
+    (EXTRA / 3, "this is a third of it.",
      "Three blocks change. Each first 1×1 then has twice the height *and* width."),
 )  # fmt: skip
 

@@ -40,7 +40,6 @@ def item(
     label: Callable[..., Any] = lambda self, i: self.classes.index(self.files[i].parent.name),
     low: float = 0.7,
     square: bool = True,
-    move: bool = True,
 ) -> Callable[..., Any]:
     """Return a `__getitem__` in a different style: crop, then resize."""
 
@@ -49,8 +48,6 @@ def item(
         width, height = image.size
         side = random.uniform(low, max(low, 1.0)) * min(width, height)
         left, top = random.random() * (width - side), random.random() * (height - side)
-        if not move:
-            left, top = (width - side) / 2, (height - side) / 2
         box = (left, top, left + side, top + side) if square else (0, 0, width, height)
         image = image.resize((self.size,) * 2, Image.Resampling.BILINEAR, box)
         return pixels(np.array(image)), label(self, i)
