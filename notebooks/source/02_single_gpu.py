@@ -88,7 +88,8 @@ device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 model = ResNet(resnet.resnet(50)).to(device)
 print(f"{sum(p.numel() for p in model.parameters()):,} parameters")
 print(inspect.getsource(type(model.layer1[0])))
-print("The first block that halves the image size:", model.layer2[0])
+print("Convolutions of the first block that halves the image size, the last in its shortcut:")
+print(*(part for part in model.layer2[0].children() if isinstance(part, torch.nn.Conv2d)), sep="\n")
 
 # %% [markdown]
 # ## The recipe
@@ -376,30 +377,31 @@ for i, (name, (whole, waited)) in enumerate(zip(tries, np.median(ms, 0), strict=
 # %%
 import copy
 
-fixed_batches = [b for _, b in zip(range(4), loader, strict=False)]
+four = [pair for _, pair in zip(range(4), loader, strict=False)]  # batches
 
 
-def train_on(batches, weights, momentum=None):
-    small.train().load_state_dict(weights)
+def train_on(batches, checkpoint):
+    """Return the checkpoint after training on some batches, from the state of `checkpoint`."""
+    small.train().load_state_dict(checkpoint["model"])
     optimizer = torch.optim.SGD(small.parameters(), lr=0.01, momentum=0.9)
-    if momentum:
-        optimizer.load_state_dict(copy.deepcopy(momentum))  # it is updated in place
+    if "optimizer" in checkpoint:
+        optimizer.load_state_dict(checkpoint["optimizer"])
     for images, labels in batches:
         training_step(small, optimizer, images.to(device), labels.to(device))
-    return copy.deepcopy(small.state_dict()), optimizer.state_dict()
+    return copy.deepcopy({"model": small.state_dict(), "optimizer": optimizer.state_dict()})
 
 
-def distance(one, other):
+def difference(one, other):
     """Return the largest difference of a weight."""
-    return max((one[name] - other[name]).abs().max().item() for name, _ in small.named_parameters())
+    names = [name for name, _ in small.named_parameters()]
+    return max((one["model"][name] - other["model"][name]).abs().max().item() for name in names)
 
 
-undisturbed, _ = train_on(fixed_batches, start)
-print(f"four steps move the weights by up to {distance(undisturbed, start):.2g}")
-saved = train_on(fixed_batches[:2], start)
-for what, state in {"weights": saved[:1], "weights and momentum": saved}.items():
-    resumed, _ = train_on(fixed_batches[2:], *state)
-    print(f"{what} restored: they differ by up to {distance(resumed, undisturbed):.2g}")
+whole, half = train_on(four, {"model": start}), train_on(four[:2], {"model": start})
+print(f"four steps move the weights by up to {difference(whole, {'model': start}):.2g}")
+for parts in (["model"], ["model", "optimizer"]):
+    resumed = train_on(four[2:], {part: half[part] for part in parts})
+    print(f"{' and '.join(parts)} restored: off by up to {difference(whole, resumed):.2g}")
 
 # %% [markdown]
 # If you save only the weights, the run continues differently, because the optimizer has state too. A real run must also restore its place in the epoch, the order of the images and the metrics. `rn50 run` saves all of this after every epoch and on SIGTERM. On a CPU, `rn50 run --resume` ends with the *same bits* as an uninterrupted run, which the project's tests check. (On a GPU, that takes [deterministic operations](https://docs.pytorch.org/docs/stable/notes/randomness.html), which are often slower.)
