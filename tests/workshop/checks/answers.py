@@ -124,7 +124,11 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ("    ratios =", "    mixed = random.sample(range(records), records)\n    ratios =",
          "random.sample(range(records), records)):", "mixed):", "the same in every turn"),
         ("read(i)", "read(i + 1)", "you read record 200"),
-        ("median(ratios)", "median(ratios) + 1", "slowdown(Disk 'a disk') gives 4.9"),
+        ("(list(range(records)), random.sample(range(records), records))",
+         "(random.sample(range(records), records) if len(ratios) % 2 else range(records),) * 2",
+         "4 of 10 passes over the records are in a random order, and they do not take turns"),
+        ("median(ratios)", "median(ratios) + 1", "slowdown(a disk with one reading"),
+        ("statistics.median", "statistics.mean", "slowdown(a disk with one reading"),
         ("clock()", "__import__('time').perf_counter()", "not taken from `clock`"),
         ("range(5)", "range(3)", "you take 3 turns"),
         ("    ratios =", "    return 4.0\n    ratios =", "nothing is read"),
@@ -417,7 +421,7 @@ RIGHT_VALUES: list[tuple[str, Any]] = [
 RIGHT: dict[str, list[tuple[str, ...]]] = {
     "ex01.frame": [("return record", "return bytearray(record)")],
     "ex01.order": [
-        ("    ratios =", "    [read(i) for i in range(records)]\n    ratios ="),
+        ("    ratios =", "    [read(i) for i in 2 * [*range(records)]]\n    ratios ="),
         ("random.sample(range(records), records)",
          "__import__('numpy').random.permutation(records)"),
     ],
