@@ -408,11 +408,11 @@ for _ in range(session.flips):
     decoded.append((abs(pixels - exact).mean() if pixels.shape == exact.shape else 255, pixels))
 visible = sum(error > 1 for error, _ in decoded)
 print(f"{len(decoded)} of {session.flips} flipped bits raise no error;", end=" ")
-print(f"{visible} change the mean pixel by more than 1 of 255")
+print(f"{visible} change pixels by more than 1 of 255 on average")
 error, worst = max(decoded, key=lambda pair: pair[0])
 fig, ax = plt.subplots(figsize=(4, 3))
 ax.imshow(worst)
-ax.set_title(f"One flipped bit: a mean error of {error:.0f} of 255")
+ax.set_title(f"The worst flipped bit: a mean error of {error:.0f} of 255")
 ax.axis("off")
 workshop.figure(fig, alt="A copy of an image, damaged by a flipped bit")
 
