@@ -197,22 +197,9 @@ print(f"measured, with first steps: {sum(report['env']['seconds'].values()):.0f}
 #
 # FP16, with the larger batch it allows, cuts 82 hours to 22.9. That is 3.6 times as fast; half the bytes explain at most 2. The V100 also has Tensor Cores for 16-bit numbers (notebook 06). The H100 was measured on synthetic images: it needs 6.6 hours only if it never waits for real ones. More GPUs help as long as the input keeps up: at the published 10,263.2 images/s, eight V100s read 1.2 GB/s.
 #
-# **Your turn:** what would other data cost? Self-driving cars need such networks, and collect the data for them. A fleet has 100 cars with 8 cameras each. Every camera records 30 images per second for 2 hours a day, and one image in 1,000 is worth keeping. How many days would 90 epochs on a year's images take on a V100 at 1,442.6 images/s? Replace `None` with a call of `training_hours`.
-
-# %%
-days = None  # your code
-nb00.check_fleet(days, session.results)
-
-# %% [markdown]
-# <details><summary>A solution</summary>
+# **Try it:** what would other data cost? Self-driving cars need such networks, and collect the data for them. A fleet has 100 cars with 8 cameras each. Every camera records 30 images per second for 2 hours a day, and one image in 1,000 is worth keeping. How many days would 90 epochs on a year's images take on a V100 in FP16? Call `training_hours` in a new cell.
 #
-# ```python
-# days = training_hours(365 * 100 * 8 * 30 * (2 * 60 * 60) / 1000, 90, 1442.6) / 24
-# ```
-#
-# A year is 49 times ImageNet: 45.5 days on a V100, 6.4 on eight, 13.6 on one H100.
-#
-# </details>
+# <details><summary>Solution</summary><code>training_hours(365 * 100 * 8 * 30 * (2 * 60 * 60) / 1000, 90, 1442.6) / 24</code>: a year is 49 times ImageNet, and takes 45.5 days on a V100, 6.4 on eight, and 13.6 on one H100.</details>
 #
 # ## Where the course goes
 #

@@ -26,7 +26,7 @@ from data_prep import im2rec
 from tests.conftest import ROOT
 from tests.support import Photos
 from workshop import expected, masters
-from workshop.lessons import nb00, nb01
+from workshop.lessons import nb01
 from workshop.lessons.choice import choose_by_cases
 
 STUB = "return None  # your code"
@@ -152,21 +152,6 @@ def test_hours_in_00(answer: str, said: str, tmp_path: Path, capsys) -> None:
     assert "400.2 images/s take 80.0 h and 46 MB/s of JPEGs; 10 of 15.7 TFLOP/s" in printed
     assert "(published peak), or 28%" in printed and "(measured peak), or 17%" in printed
     assert "your last run: 500 images/s take 10 s; measured, with first steps: 10 s" in printed
-
-
-@pytest.mark.parametrize(
-    ("days", "said"),
-    [
-        (None, "Nothing entered yet"),
-        (63_072_000 * 90 / 1442.6 / 86_400, "It takes\n45.5 days on a V100, 6.4 on eight"),
-        (63_072_000 * 90 / 1442.6 / 3600, "these are hours"),
-        (63_072_000 / 1442.6 / 86_400, "the 90 epochs are missing"),
-        (60.0, "is 1.317 times the right answer\n"),
-    ],
-)
-def test_fleet_in_00(days: float | None, said: str, capsys) -> None:
-    nb00.check_fleet(days, expected.load(ROOT / "notebooks" / "expected"))
-    assert said in capsys.readouterr().out
 
 
 CONVOLUTION = "n = images * 64 * 56 * 56; return 2 * n * 64 * 9, size * (2 * n + 36864)"
