@@ -192,18 +192,12 @@ def tune(answer: Any) -> str:
     lr, momentum = compare.like(answer, (0.0, 0.0), "(learning rate, momentum)")
     with np.errstate(all="ignore"):
         shallow, steep = valley(lr, momentum)
-    far = max(shallow, steep)
-    limit = 2 * (1 + momentum)
+    far, limit = max(shallow, steep), 2 * (1 + momentum)
     compare.refuse(
-        (not 0 <= momentum < 1, f"a momentum of {momentum:g} never gets there.",
-         "Choose one from 0 to below 1."),
-        (100 * lr >= limit, f"the steep direction blows up: lr × 100 = {100 * lr:.3g} is"
-         f" not below 2 (1 + momentum) = {limit:.3g}.", "Use a smaller learning rate."),
-        (far > TARGET and momentum >= 0.8, f"after {STEPS} steps the distance is still {far:.1e}:"
-         f" with momentum {momentum:g} the steps overshoot, and oscillate for too long.",
-         "Use less momentum."),
-        (far > TARGET, f"after {STEPS} steps the distance is still {shallow:.1e} along the shallow"
+        (100 * lr >= limit, f"the steep direction blows up: lr × 100 = {100 * lr:.3g} is not below"
+         f" 2 (1 + momentum) = {limit:.3g}.", "Use a smaller learning rate."),
+        (not far <= TARGET, f"after {STEPS} steps the distance is {shallow:.1e} along the shallow"
          f" direction and {steep:.1e} along the steep one.", "If the shallow one is larger, use a"
-         " larger learning rate or more momentum; if not, a slightly smaller rate."),
+         " larger rate or more momentum; if the steep one, a smaller rate or less momentum."),
     )  # fmt: skip
     return f"after {STEPS} steps the distance is {far:.1e}, below {TARGET:g}."
