@@ -17,7 +17,7 @@ from rn50lib import hardware
 from rn50lib.config import FLAGS
 from rn50lib.errors import UserError
 from workshop import catalogue, errors, expected, output, paths, session
-from workshop.checks import ask, status
+from workshop.checks import ask
 from workshop.course import build
 from workshop.session import Session
 
@@ -110,15 +110,12 @@ def course_map() -> None:
 
     root = paths.need_checkout()
     files = {path.stem[:4]: f"{path.stem}.ipynb" for path in build.masters(root)}
-    progress = status.collect()
     rows = ["| notebook | topic | its question | your time | exercises |", "|---|---|---|--:|---|"]
     for item in catalogue.existing(root):
-        notebook, more = f"ex{item.number}", ""
-        if exercises := [one for one in progress if one.item.notebook == notebook]:
-            minutes = sum(one.item.minutes for one in exercises)
-            passed = sum(one.passed for one in exercises)
-            more = f"[{notebook}](../exercises/{files[notebook]}): {minutes} minutes"
-            more += f", {passed} of {len(exercises)} passed" if passed else ""
+        more = ""
+        if exercises := catalogue.of_notebook(f"ex{item.number}"):
+            minutes = sum(one.minutes for one in exercises)
+            more = f"[ex{item.number}](../exercises/{files[f'ex{item.number}']}): {minutes} minutes"
         link, time = f"[{item.number} {item.short}]({item.name}.ipynb)", f"{item.minutes} minutes"
         rows.append(f"| {link} | {item.topic} | {item.question} | {time} | {more} |")
     text = "\n".join(rows)

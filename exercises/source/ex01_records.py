@@ -97,39 +97,7 @@ def slowdown(read, records: int, clock) -> float:
 workshop.check("ex01.order", slowdown)
 
 # %% [markdown]
-# Now measure a real file: this course's training images in one record file, from the page cache and from the disk. (For the latter, the system is asked to drop the file from memory before each pass.) **Predict** both ratios.
-
-# %%
-import itertools
-import os
-import time
-
-from workshop.checks import engine
-from workshop.session import ensure_data
-
-ensure_data(session.data_root, session.profile)
-file = session.data_root / "records/train.rec"
-lines = file.with_suffix(".idx").read_text().splitlines()
-starts = sorted(int(line.split()[1]) for line in lines)
-sizes = [end - start for start, end in zip(starts, [*starts[1:], file.stat().st_size], strict=True)]
-with open(file, "rb", buffering=0) as opened:
-    number, reads = opened.fileno(), itertools.count()
-
-    def cached(i):
-        os.pread(number, sizes[i], starts[i])
-
-    def forgotten(i):
-        if next(reads) % len(starts) == 0 and hasattr(os, "posix_fadvise"):  # macOS lacks it
-            os.posix_fadvise(number, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.pread(number, sizes[i], starts[i])
-
-    if not engine.unanswered(slowdown):
-        for name, read in (("page cache", cached), ("disk", forgotten)):
-            ratio = slowdown(read, len(starts), time.perf_counter)
-            print(f"{name}: at random {ratio:.2f} times as long as in order")
-
-# %% [markdown]
-# From memory, order should hardly matter. From a disk, the gain depends on what a jump costs: little on an SSD, perhaps tenfold or more on a network file system or hard disk. Shards that are read in order, with a shuffle buffer, avoid these jumps.
+# Notebook 01 measured the same on this machine's disk. From memory, order should hardly matter. From a disk, the gain depends on what a jump costs: little on an SSD, perhaps tenfold or more on a network file system or hard disk. Shards that are read in order, with a shuffle buffer, avoid these jumps.
 
 # %% [markdown]
 # ## ex01.index · Where the records start

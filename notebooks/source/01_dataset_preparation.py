@@ -29,7 +29,6 @@ os.environ |= {
     "CORES": str(session.machine.cores),
     "FEW": str(session.transcoded),
 }
-nb01.imagenet_archives(work / "downloads", session.data_root)  # small ones, for a later section
 
 # %% [markdown]
 # ## What is in the data set
@@ -55,33 +54,22 @@ for file in train:
 width, height = np.array(shapes).T
 
 IMAGENET, ARCHIVE = 1_281_167, 147_897_477_120  # training images, bytes of their archive
-print(f"{'':32}{'here':>10}  ImageNet (ILSVRC 2012)")
-print(f"{'training images':32}{len(train):>10,}  {IMAGENET:,}")
-print(f"{'validation images':32}{len(val):>10,}  50,000")
-print(f"{'classes':32}{len(per_class):>10}  1,000")
-print(f"{'images of the smallest class':32}{min(per_class.values()):>10}  732")
-print(f"{'images of the largest class':32}{max(per_class.values()):>10}  1,300")
-print(f"{'training images, GB':32}{kilobytes.sum() / 1e6:>10.2f}  {ARCHIVE / 1e9:.1f}")
-# the archive's headers and padding, less than 1%, count as images
-print(f"{'mean image, KB':32}{kilobytes.mean():>10.1f}  {ARCHIVE / IMAGENET / 1000:.1f}")
-print(f"{'in portrait orientation':32}{np.mean(height > width):>10.0%}")
-print("colour modes here:", dict(modes))
-
-# %%
-import matplotlib.pyplot as plt
-
-firsts = [next(file for file in train if file.parent.name == name) for name in sorted(per_class)]
-alike = [file for file in train if file.parent.name == "speed-30"][:6]
-fig, axes = plt.subplots(2, 6, figsize=(9, 3.6))
-for ax, file in zip(axes.flat, [*firsts[:6], *alike], strict=True):
-    ax.imshow(Image.open(file).convert("RGB"))
-    ax.set_title(file.parent.name)
-    ax.axis("off")
-fig.suptitle("Six classes, and six images of one")
-workshop.figure(fig, alt=f"Images of {', '.join(sorted(per_class)[:6])}, and six of speed-30")
+sizes = per_class.values()
+for what, here, imagenet in (
+    ("", "here", "ImageNet (ILSVRC 2012)"),
+    ("training images", f"{len(train):,}", f"{IMAGENET:,}"),
+    ("validation images", f"{len(val):,}", "50,000"),
+    ("classes", f"{len(per_class)}", "1,000"),
+    ("images of a class", f"{min(sizes)} to {max(sizes)}", "732 to 1,300"),
+    ("training images, GB", f"{kilobytes.sum() / 1e6:.2f}", f"{ARCHIVE / 1e9:.1f}"),
+    ("mean image, KB", f"{kilobytes.mean():.1f}", f"{ARCHIVE / IMAGENET / 1000:.1f}"),
+    ("in portrait orientation", f"{np.mean(height > width):.0%}", ""),
+    ("grey", f"{modes['L'] / len(train):.0%}", ""),
+):
+    print(f"{what:24}{here:>12}   {imagenet}")
 
 # %% [markdown]
-# These images are generated. They vary less than photos do, but in some of the same ways: signs are small, tilted, dirty or half hidden, and some images are dark. Crops must fit portrait images, too, and grey ones must become RGB.
+# These images are generated; notebook 00 shows eight. They vary less than photos do, but in some of the same ways: signs are small, tilted, dirty or half hidden, and some images are dark. Crops must fit portrait images, too, and grey ones must become RGB.
 #
 # ## From folder to label
 #
@@ -100,47 +88,13 @@ print(f"labels in val:   {in_val}\na perfect model would score {perfect:.1f}% to
 # %% [markdown]
 # The missing folder shifts every label after it; only the classes before it still count as right. With a plain folder loader, nothing crashes and the training loss looks healthy. (`rn50` compares the two sets of folders and refuses to start if they differ.) So keep the list of classes next to the data, and look at some validation images with their labels.
 #
-# ## ImageNet's archives
-#
-# ImageNet arrives without such folders. Registered users of [image-net.org](https://image-net.org) can download three archives: the training images (a tar of 1,000 tars), the validation images (flat, without classes) and the development kit. The set-up cell made small ones in the same format. The WordNet ids are real; the images are road signs.
-
-# %% language="bash" magic_args="-e"
-# cd downloads
-# ls -l
-# tar -tf ILSVRC2012_img_train.tar
-# tar -xOf ILSVRC2012_img_train.tar n02835271.tar | tar -tvf -
-# tar -tf ILSVRC2012_img_val.tar
-# kit=ILSVRC2012_devkit_t12
-# tar -xzf $kit.tar.gz
-# echo true classes of val: $(cat $kit/data/ILSVRC2012_validation_ground_truth.txt)
-
-# %% [markdown]
-# The last line gives each validation image a number. In this small kit, 1 is `n06874185`, 2 is `n02835271` and 3 is `n06794110`; labels follow the sorted order. **Predict:** if you use that number minus 1 as the label, how many of the six labels are right?
-#
-# `data_prep.imagenet` unpacks such archives, including the real ones, into class folders.
-
-# %% language="bash" magic_args="-e"
-# python -m data_prep.imagenet downloads imagenet 2>&1
-# cat imagenet/classes.txt
-# ls imagenet/val/*
-
-# %%
-kit = "downloads/ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt"
-numbers = np.loadtxt(kit, dtype=int)  # of the validation images, in the order of their names
-index = {folder.name: i for i, folder in enumerate(sorted(Path("imagenet/train").iterdir()))}
-files = sorted(Path("imagenet/val").glob("*/*"), key=lambda file: file.name)
-labels = np.array([index[file.parent.name] for file in files])
-print(f"the kit's numbers, minus 1: {numbers - 1}\nlabels:                     {labels}")
-print(f"{np.sum(numbers - 1 == labels)} of {len(labels)} are equal")
-
-# %% [markdown]
-# The kit numbers its classes in its own order, which is not the sorted order of the WordNet ids. In the real kit, number 1 is a fox, `n02119789`, and its label is 278. `data_prep.imagenet` looks up the ids in the kit's table and moves each image into its class folder.
+# ImageNet arrives without class folders for its validation images; its development kit numbers their classes in its own order. In that kit, number 1 is a fox, `n02119789`, whose folder is number 278 in sorted order. So if you subtract 1 from the kit's numbers, your labels are wrong. `data_prep.imagenet` unpacks the archives, and looks each number up ([docs/imagenet.md](../docs/imagenet.md)).
 #
 # ## Pack with `im2rec`
 #
 # Training from the folder works: why pack it? Opening a million files takes time, and one file is easier to copy, check and delete. You measure below whether that pays.
 #
-# RecordIO was MXNet's format. MXNet was retired in 2023, but DALI [still reads it](https://docs.nvidia.com/deeplearning/dali/user-guide/docs/operations/nvidia.dali.fn.readers.mxnet.html). It is simple, and the published runs used it. Today you will more often meet MosaicML's MDS, Parquet, or WebDataset (tar), which you write below: the idea is the same.
+# Notebook 00 trained from RecordIO, MXNet's format. MXNet was retired in 2023, but DALI [still reads it](https://docs.nvidia.com/deeplearning/dali/user-guide/docs/operations/nvidia.dali.fn.readers.mxnet.html). It is simple, and the published runs used it. Today you will more often meet MosaicML's MDS, Parquet, or WebDataset (tar), which you write below: the idea is the same.
 #
 # Packing takes two commands: the first lists the images, the second packs them. With `--pass-through`, the bytes of each JPEG are copied unchanged. These flags match MXNet's `im2rec.py`.
 
@@ -172,45 +126,22 @@ kind, length = word >> 29, word & (1 << 29) - 1
 flag, label, number, unused = struct.unpack_from("<IfQQ", packed, 8)
 jpeg = packed[8 + 24 : 8 + length]
 print(f"magic {magic:#x}, kind {kind} (a whole record), length {length:,}")
-print(
-    f"flag {flag} (one label), label {label:.0f}, number {number}, second number {unused} (unused)"
-)
+print(f"flag {flag} (one label), label {label:.0f}, number {number}, and {unused} (unused)")
 print(f"JPEG from {jpeg[:2].hex(' ')} to {jpeg[-2:].hex(' ')}, then {-length % 4} zeros")
 
 # %% [markdown]
-# **Your turn.** Write the function that packs one record: `struct.pack` takes the same formats as `unpack_from`. The cell after yours checks it and packs the whole list; the result should be identical to the file above, byte for byte.
-
-
-# %%
-def pack(number, label, jpeg):
-    """Return one record: magic number, word, header, JPEG, zeros."""
-    return None  # your code
-
-
-# %%
-pack = nb01.check_pack(pack)
-own = bytearray()
-for line in Path("records/val.lst").read_text().splitlines():
-    number, label, path = line.split("\t")
-    own += pack(int(number), float(label), (data / "val" / path).read_bytes())
-print(f"{len(own):,} bytes, equal to im2rec's file: {own == packed}")
-words = np.frombuffer(packed, dtype="<u4")
-print(f"{len(val):,} records, {np.sum(words == 0xCED7230A):,} aligned magic numbers")
-print(f"In random bytes of ImageNet's size, you would expect {ARCHIVE / 4 / 2**32:.1f} of them")
-
-# %% [markdown]
-# One rule is still missing. A reader that has lost its place searches for the magic number, so it must not occur elsewhere at a 4-byte boundary. If the content has it there, MXNet's writer drops it and splits the record there into parts of kind 1 (first), 2 (middle) and 3 (last); the reader puts it back.
-#
-# ImageNet has about 8.6 such numbers if JPEG bytes are close to random: a reader that ignores the rule truncates those images. You implement the rule in exercise `ex01.frame`.
+# One rule is missing. A reader that has lost its place searches for the magic number, so it must not occur elsewhere at a 4-byte boundary. If the content has it there, the writer drops it and splits the record there into parts; the reader puts it back. In exercise `ex01.frame`, you write records, with this rule.
 #
 # ## The index
 #
 # The index lets you read any record with one seek, so a class like the one below is all that a `DataLoader` needs. `pread` reads at an offset without moving a shared file position, so several workers can use one open file.
 #
-# **Your turn.** Write `__getitem__`, which returns image `i` and its label. `self.read(i)` returns the bytes of the whole record. Assume that it has one part. `io.BytesIO` turns bytes into a file that `Image.open` accepts. The next cells compare your answers with the original files, and make a batch.
+# **Your turn.** Write `__getitem__`, which returns image `i` and its label. `self.read(i)` returns the bytes of the whole record, and `struct.unpack_from` numbers, as above. Assume that the record has one part. `io.BytesIO` turns bytes into a file that `Image.open` accepts. The next cells compare your answers with the original files, and make a batch.
 
 # %%
 import io
+
+from torch.utils.data import DataLoader
 
 
 class Records:
@@ -236,19 +167,8 @@ class Records:
 # %%
 records = Records("records/val")
 Records.__getitem__ = nb01.check_item(records, "records/val.lst", data / "val")
-
-# %%
-from torch.utils.data import DataLoader, default_collate
-
-
-def small(samples):
-    """Return a batch of images, 64 x 64 pixels each, and their labels."""
-    pixels = [np.array(image.convert("RGB").resize((64, 64))) for image, _ in samples]
-    return default_collate([(one, label) for one, (_, label) in zip(pixels, samples, strict=True)])
-
-
-images, labels = next(iter(DataLoader(records, 32, shuffle=True, collate_fn=small)))
-print(f"a batch: {tuple(images.shape)}, labels {labels[:8].tolist()} …")
+samples = next(iter(DataLoader(records, 8, shuffle=True, collate_fn=list)))
+print("a batch:", *(f"{image.size} of class {label}" for image, label in samples), sep="\n")
 
 # %% [markdown]
 # ## What you gain by packing
@@ -317,12 +237,13 @@ def forget():
             os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-ways = [files_at_random, records_at_random, records_in_order, tar_in_order]
-rates = {(way.__name__, cache): [] for way in ways for cache in ("warm", "cold")}
+ways = {"files at random": files_at_random, "records at random": records_at_random,
+        "records in order": records_in_order, "tar in order": tar_in_order}  # fmt: skip
+rates = {f"{name}, {cache}": [] for cache in ("warm", "cold") for name in ways}  # images/s
 os.sync()  # only what has reached the disk can be forgotten
 for turn in range(rounds + 1):  # the first one warms up
     for cache in ("warm", "cold"):
-        for way in ways:
+        for name, way in ways.items():
             if cache == "cold":
                 forget()
             else:
@@ -330,39 +251,34 @@ for turn in range(rounds + 1):  # the first one warms up
             begin = time.perf_counter()
             way()
             if turn:
-                rates[way.__name__, cache].append(len(val) / (time.perf_counter() - begin))
-training = nb01.training_speed()  # images/s: trains ResNet-50 at 224 px for a few steps
+                rates[f"{name}, {cache}"].append(len(val) / (time.perf_counter() - begin))
 
 # %%
+import matplotlib.pyplot as plt
+
+training = nb01.training_speed()  # images/s: trains ResNet-50 at 224 px for a few steps
 needed = session.results["published.v100.8gpu.fp16.ips"].value
 fast = session.results["published.h100.8gpu.ips"].value  # NVIDIA, MLPerf Training v4.0
-middle = {key: np.median(values) for key, values in rates.items()}
-fig, axes = plt.subplots(2, 1, figsize=(9, 4.8), sharex=True)
-for ax, cache in zip(axes, ("warm", "cold"), strict=True):
-    shown = {way.__name__.replace("_", " "): rates[way.__name__, cache] for way in ways}
-    workshop.ranges(ax, shown, "input")
-    ax.axvline(needed, color="0.4", ls="--", lw=1, zorder=0)
-    ordered = shown["records in order"]
-    gains = {name: workshop.ratio(np.divide(ordered, turns)) for name, turns in shown.items()}
-    gain = gains["files at random"]
-    verdict = "" if gain.clear else " (no clear difference)"
-    title = f"{cache.capitalize()} cache: records in order are {gain.median:.1f} × files at random"
-    ax.set_title(title + verdict)
-    for name in ("files at random", "records at random", "tar in order"):
-        print(f"{cache}: records in order over {name}: {gains[name]}")
-axes[0].text(needed, -0.65, f" 8 V100s train {needed:,.0f}", va="center")
-axes[1].set_xlabel(f"images/s without decoding, {rounds} rounds")
-slowest = min(middle.values()) / training
-digits = 0 if slowest > 10 else 1
-fig.suptitle(f"The slowest way reads {slowest:,.{digits}f} × as fast as this machine trains")
-medians = "; ".join(f"{name}, {cache}: {rate:,.0f}" for (name, cache), rate in middle.items())
-workshop.figure(fig, alt=f"Reading speed in images/s, medians: {medians}")
-overhead = 100 * (len(packed) / sum(file.stat().st_size for file in val) - 1)
-print(f"the price of packing: a second copy of the data, {overhead:.2f}% larger than the first")
-session.note("cold_gain", gain.median, "times", "records in order over files, cold")
+fig, ax = plt.subplots(figsize=(9, 4.8))
+workshop.ranges(ax, rates, "input")
+ax.axvline(needed, color="0.4", ls="--", lw=1, zorder=0)
+ax.text(needed, -0.65, f" 8 V100s train {needed:,.0f}", va="center")
+ax.set_xlabel(f"images/s without decoding, {rounds} rounds")
+medians = {name: np.median(values) for name, values in rates.items()}
+slowest = min(medians.values()) / training
+ax.set_title(f"The slowest way reads {slowest:,.3g} × as fast as this machine trains")
+alt = "; ".join(f"{name}: {rate:,.0f}" for name, rate in medians.items())
+workshop.figure(fig, alt=f"Reading speed in images/s, medians: {alt}")
+for name, values in rates.items():
+    cache = name.rpartition(", ")[2]
+    gain = workshop.ratio(np.divide(rates[f"records in order, {cache}"], values))
+    if "records in order" not in name:
+        print(f"records in order over {name}: {gain}")
+gain = medians["records in order, cold"] / medians["files at random, cold"]
+session.note("cold_gain", gain, "times", "records in order over files, cold")
 
 # %% [markdown]
-# A ratio is the median of the turns, with its range: the difference is clear if all are on one side of 1. *Records at random* opens one file instead of one per image. If the cache is cold, *records in order* may also gain from reading ahead. The last warm bar shows a reader, not tar: `tarfile` parses two entries per image in Python.
+# A ratio is the median of the turns, with its range: the difference is clear if all are on one side of 1. *Records at random* opens one file instead of one per image. If the cache is cold, *records in order* may also gain from reading ahead. The warm bar of tar shows a reader, not the format: `tarfile` parses two entries per image in Python.
 #
 # ## Would you pack?
 #
@@ -409,38 +325,39 @@ for where, open_file, readers in (
 
 # %% language="bash" magic_args="-e"
 # for choice in "--pass-through" "--quality 95" "--quality 75" "--resize 256 --quality 95"; do
-#   folder="choices/${choice//[- ]/}"
-#   mkdir -p $folder
-#   head -n $FEW records/val.lst > $folder/few.lst
-#   python -m data_prep.im2rec $choice --num-thread $CORES $folder/few "$DATA/val" 2>&1
+#   mkdir -p "choices/$choice"
+#   head -n $FEW records/val.lst > "choices/$choice/few.lst"
+#   python -m data_prep.im2rec $choice --num-thread $CORES "choices/$choice/few" "$DATA/val" 2>&1
 # done
 
 # %%
-choices = {"passthrough": "pass through", "quality95": "quality 95", "quality75": "quality 75",
-           "resize256quality95": "256 px, quality 95"}  # fmt: skip
-opened = {name: Records(f"choices/{folder}/few") for folder, name in choices.items()}
-steps = {"read": lambda few, i: few.read(i), "read and decode": lambda few, i: few[i][0].load()}
-seconds = {(name, step): [] for name in opened for step in steps}  # per image
-for _ in range(rounds):
-    for (name, step), found in seconds.items():
-        begin = time.perf_counter()
-        for i in range(len(opened[name])):
-            steps[step](opened[name], i)
-        found.append((time.perf_counter() - begin) / len(opened[name]))
-ms = {key: 1000 * np.median(found) for key, found in seconds.items()}
-size = {name: np.subtract(few.ends, few.offsets) / 1000 for name, few in opened.items()}  # KB
-exact = [np.asarray(image.convert("RGB"), float) for image, _ in opened["pass through"]]
-print(f"{'per image':20}   KB  read, ms    decode, ms (range)   share  error of 255")
-for name, few in opened.items():
+choices = ["--pass-through", "--quality 95", "--quality 75", "--resize 256 --quality 95"]
+
+
+def ms(call, few):
+    """Return the ms per record of `call(few, i)`."""
+    begin = time.perf_counter()
+    for i in range(len(few)):
+        call(few, i)
+    return 1000 * (time.perf_counter() - begin) / len(few)
+
+
+def decode(few, i):
+    few[i][0].load()
+
+
+opened = [Records(f"choices/{choice}/few") for choice in choices]
+turns = [[(ms(Records.read, few), ms(decode, few)) for few in opened] for _ in range(rounds)]
+exact = [np.asarray(image.convert("RGB"), float) for image, _ in opened[0]]
+print(f"{'per image':27}   KB  read, ms  decode, ms   share  error of 255")
+for choice, few, (read, whole) in zip(choices, opened, np.median(turns, axis=0), strict=True):
     pixels = [np.asarray(image.convert("RGB"), float) for image, _ in few]
     errors = [abs(a - b).mean() for a, b in zip(pixels, exact, strict=True) if a.shape == b.shape]
     error = f"{np.mean(errors):.2f}" if errors else "other size"
-    reading, whole = (ms[name, step] for step in steps)
-    low, high = (1000 * end(seconds[name, "read and decode"]) - reading for end in (min, max))
-    decoding = f"{whole - reading:.2f} ({low:.2f} to {high:.2f})"
-    print(f"{name:20}{size[name].mean():5.1f}{reading:10.3f}{decoding:>22}", end="")
-    print(f"{1 - reading / whole:8.1%}{error:>14}")
-one = 1000 / ms["pass through", "read and decode"]  # images/s
+    size = np.subtract(few.ends, few.offsets).mean() / 1000
+    print(f"{choice:27}{size:5.1f}{read:10.3f}{whole - read:12.2f}", end="")
+    print(f"{1 - read / whole:8.1%}{error:>14}")
+one = 1000 / np.median(turns, axis=0)[0, 1]  # images/s of --pass-through, on one core
 h100 = session.results["h100.float16.ips"].value
 speeds = {"this machine": training, "one H100 (recorded)": h100, "8 V100s": needed, "8 H100s": fast}
 print(f"\nOne core here reads and decodes {one:,.0f} images/s, without a crop.", end=" ")
@@ -449,7 +366,7 @@ print(*(f"{name}: {np.ceil(speed / one):.0f}" for name, speed in speeds.items())
 print(f"This machine has {session.machine.cores}.")
 
 # %% [markdown]
-# `share` is decoding's share of the time (warm cache). Near 100%, no file format helps. Training also crops and scales, so it needs more cores (notebook 02). If a machine lacks them, let the GPU decode (05), or store smaller images.
+# `share` is decoding's share of the time (warm cache). Near 100%, no file format helps. Training also crops and scales, so it needs more cores (notebook 05). If a machine lacks them, let the GPU decode (05), or store smaller images.
 #
 # Those have a price. `error` is the mean change of a pixel. Quality 95 hardly changes the mean size: these files were written with 91 to 95. Resizing removes detail: ImageNet's recipe enlarges crops of as little as 5% of the area to 224 × 224. From a 500 × 375 image, such a crop has about 97 × 97 real pixels, but only 66 × 66 after resizing to 256.
 #
@@ -458,8 +375,8 @@ print(f"This machine has {session.machine.cores}.")
 # Whatever the format, some of a million files are not what their names suggest. ImageNet's training set has 22 CMYK images and a PNG named `.JPEG`. Interrupted copies leave truncated and empty files, cloning without git LFS leaves pointer files, and disks and transfers sometimes flip a bit. **Predict:** which of the six files below will Pillow decode? And what share of copies of one image, each with a single flipped bit?
 
 # %%
-original = firsts[0].read_bytes()
-image = Image.open(firsts[0]).convert("RGB")
+original = train[0].read_bytes()
+image = Image.open(train[0]).convert("RGB")
 odd = Path("odd/any")
 odd.mkdir(parents=True, exist_ok=True)
 image.convert("CMYK").save(odd / "cmyk.jpg")
@@ -489,25 +406,20 @@ for _ in range(session.flips):
     except (OSError, SyntaxError, ValueError):
         continue
     decoded.append((abs(pixels - exact).mean() if pixels.shape == exact.shape else 255, pixels))
-decoded.sort(key=lambda pair: -pair[0])
 visible = sum(error > 1 for error, _ in decoded)
-fig, axes = plt.subplots(1, 4, figsize=(9, 2.4))
-shown = [(0, exact.astype(np.uint8)), *decoded[:3]]
-for ax, (error, pixels) in zip(axes, shown, strict=False):
-    ax.imshow(pixels)
-    ax.set_title(f"mean error {error:.0f} of 255" if error else "original", size=10.5)
-    ax.axis("off")
-finding = f"{len(decoded)} of {session.flips} flipped bits raise no error,"
-finding += f" {visible} change pixels by more than 1 of 255"
-fig.suptitle(f"{finding}; the three worst:")
-workshop.figure(fig, alt=f"An image and three copies damaged by a flipped bit. {finding}.")
-what = f"copies that decode, of {session.flips} with a flipped bit"
-session.note("survivors", len(decoded), what=what)
+print(f"{len(decoded)} of {session.flips} flipped bits raise no error;", end=" ")
+print(f"{visible} change pixels by more than 1 of 255 on average")
+error, worst = max(decoded, key=lambda pair: pair[0])
+fig, ax = plt.subplots(figsize=(4, 3))
+ax.imshow(worst)
+ax.set_title(f"The worst flipped bit: a mean error of {error:.0f} of 255")
+ax.axis("off")
+workshop.figure(fig, alt="A copy of an image, damaged by a flipped bit")
 
 # %% [markdown]
 # A decoder looks at the bytes, not the name, and it misses most flipped bits. Many flips hardly change the image; others discolour the rest, as JPEG stores each block's mean as a difference. RecordIO has no checksums. That is why this project's `im2rec` also writes a file `PREFIX.crc`, with a checksum per record; MXNet and DALI ignore it.
 #
-# The next two cells flip one bit in a copy of the records, run `verify` on it with and without checksums, then pack the odd files. **Predict:** which odd files does packing refuse, and which does `verify` report?
+# The next two cells flip one bit in a copy of the records, run `verify` on it, then pack the odd files. **Predict:** which odd files does packing refuse, and which does `verify` report?
 
 # %%
 shutil.copytree("records", "damaged", dirs_exist_ok=True)
@@ -521,11 +433,6 @@ print(f"byte {at:,} was {packed[at]:#04x} and is now {damaged[at]:#04x}")
 # python -m data_prep.verify damaged/val.rec > first.txt 2>&1 && status=0 || status=$?
 # grep -A 1 "^error" first.txt
 # echo "exit status $status"
-# rm damaged/val.crc
-# echo "--- again, without the checksums"
-# python -m data_prep.verify damaged/val.rec > again.txt 2>&1 && status=0 || status=$?
-# grep "images read" again.txt
-# echo "exit status $status"
 # echo "--- the odd files"
 # python -m data_prep.im2rec --list --recursive odd-records/odd odd
 # python -m data_prep.im2rec --pass-through --skip-bad odd-records/odd odd 2>&1
@@ -534,20 +441,20 @@ print(f"byte {at:,} was {packed[at]:#04x} and is now {damaged[at]:#04x}")
 # echo "exit status $status"
 
 # %% [markdown]
-# Without checksums, no error is left: the exit status is 0 (the decoder may warn). For record files from elsewhere, add checksums with `python -m data_prep.im2rec --checksums PREFIX` once you trust the files.
+# Without `val.crc`, `verify` could only decode, which misses most flipped bits (above). For record files from elsewhere, add checksums with `python -m data_prep.im2rec --checksums PREFIX` once you trust the files.
 #
 # `im2rec` refuses files that cannot be images; with `--skip-bad` it names them, leaves them out and removes them from the list. The truncated file was packed, because packing decodes nothing; `verify` names its record. The PNG passes: a record has no file name to contradict it.
 #
 # ## Key takeaways
 #
-# - Look at the data first: count, and view a few images.
+# - Look at the data first: count the images, their sizes and modes, and view a few.
 # - A label is the index of the folder's name in sorted order. Train and val need the same folders.
-# - ImageNet's kit numbers the classes in its own order: look them up; don't subtract 1.
+# - ImageNet's kit numbers the classes in its own order: look them up.
 # - A record is magic, length, header, JPEG, padding. The index gives the position of each record.
 # - For speed, pack only if readers open files more slowly than you train.
 # - Pack with `--pass-through` unless disk space or decoding speed forces you to resize.
 # - Run `verify` before you train, and keep checksums.
 #
-# **Try it:** also pack at quality 30 (add it to the loop, and `"quality30": "quality 30"` to `choices`), and compare size and error.
+# **Try it:** also pack with `--quality 30` (add it to the loop and to `choices`), and compare size and error.
 #
 # Notebook 02 reads the folder. 04 writes TFRecord shards, which have checksums; 05 reads them.

@@ -11,7 +11,6 @@ batch: int | None = None  # images per step of the loop in this notebook
 seed: int = 0  # random seed of the cells; train.py always uses 0
 
 # %%
-import math
 import os
 import time
 
@@ -22,8 +21,6 @@ batch = batch or session.batch
 os.chdir(session.folder)  # everything below is written here
 
 # %% [markdown]
-# ## One script
-#
 # From here to notebook 08 you work on one script, `train.py`. Notebook 03 runs it on several GPUs, 05 replaces its input, 06 changes its number format, and 08 tunes it. The question stays the same: **where is the time going now?**
 #
 # ## Write the data set
@@ -39,10 +36,9 @@ os.chdir(session.folder)  # everything below is written here
 # %%
 import random
 
-import matplotlib.pyplot as plt
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image  # noqa: F401
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
@@ -135,19 +131,11 @@ print(f"loss {losses[0]:.2f} at the start, {np.mean(losses[-5:]):.2f} in the las
 #
 # ## Does it learn?
 #
-# Only unseen images can tell. The next cell measures the accuracy on centre crops: with `model.eval()`, then without it, for images sorted by class and for shuffled ones. In training mode, batch norm uses the statistics of the current batch. **Predict** all three accuracies.
+# Only unseen images can tell. The next cell measures the accuracy on crops of those: with `model.eval()`, then without it, for images sorted by class and for shuffled ones. In training mode, batch norm uses the statistics of the current batch. **Predict** all three accuracies.
 
 
 # %%
-class Centred(Photos):
-    def __getitem__(self, i):
-        image, size = Image.open(self.files[i]).convert("RGB"), (self.size, self.size)
-        image = ImageOps.fit(image, size, Image.Resampling.BILINEAR)  # the largest centred square
-        pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)
-        return pixels / 127.5 - 1, self.classes.index(self.files[i].parent.name)
-
-
-validation = Centred(session.data_root / "val", session.loop_size)
+validation = Photos(session.data_root / "val", session.loop_size)
 validation.files = validation.files[::2]  # half are enough here
 
 
@@ -183,7 +171,7 @@ mine = nb02_checks.check_script(script)
 # %% [markdown]
 # `main` names the parts of your step for the profiler, and times input and computation.
 #
-# A GPU works through a queue: Python adds work and moves on. A clock that does not wait measures only how fast Python fills the queue. That is why `now()` calls `synchronize()`. But then Python cannot prepare a step while the GPU computes the one before; on a GPU, you measure the cost below.
+# A GPU works through a queue: Python adds work and moves on. A clock that does not wait measures only how fast Python fills the queue. That is why `now()` calls `synchronize()`. But then Python cannot prepare a step while the GPU computes the one before.
 #
 # ## Where is the time going?
 #
@@ -220,96 +208,69 @@ session.note("ladder_1_ips", rung["images_per_s"], "img/s", "speed of your scrip
 
 # %%
 by_kind = workshop.trace("trace.json.gz")  # ms of a step
-step = 1000 * 256 / session.results["h100.float16.ips"].value  # ms
-print(f"One H100 (recorded; float16, batch 256, the library): {step:.0f} ms,", end=" ")
-kinds = {kind: session.results[f"h100.{kind}.ms"].value / step
+
+# %% [markdown]
+# Faster arithmetic helps convolutions; normalisation, pointwise (ReLU and additions), copy and optimizer mostly move data (see 06). On a CPU, `waiting` is loading a batch; on a GPU, it is any time without a kernel or copy. `other` has max pooling, the loss and Python.
+#
+# Which kind is worth attacking? The rest of the step limits the gain (**Amdahl's law**). **Predict** how many times as fast your step is without convolutions. And a recorded step of an H100 (float16, batch 256, the library)?
+
+# %%
+h100 = 1000 * 256 / session.results["h100.float16.ips"].value  # ms of a step
+kinds = {kind: session.results[f"h100.{kind}.ms"].value
          for kind in ("convolution", "batch norm", "ReLU", "addition")}  # fmt: skip
-print(*(f"{kind} {share:.0%}" for kind, share in kinds.items()), sep=", ")
+for whose, whole, parts in ("your", sum(by_kind.values()), by_kind), ("the H100's", h100, kinds):
+    for kind, part in parts.items():
+        if part > 0.01 * whole:
+            print(f"{whose} step of {whole:.0f} ms: {kind} is {part / whole:.0%};", end=" ")
+            print(f"without it, a step is at most {whole / (whole - part):.2f} × as fast")
 
 # %% [markdown]
-# Faster arithmetic helps convolutions; normalisation, pointwise (ReLU and additions), copy and optimizer mostly move data (see 06), and take most of the H100's step. On a CPU, `waiting` is loading a batch; on a GPU, it is any time without a kernel or copy. `other` has max pooling, the loss and Python.
-#
-# The H100's 29% is the middle of its bounds, 25% and 32%.
-#
-# **Your turn:** which kind is worth attacking? Write the speed-up if a kind took no time.
-
-
-# %%
-def most_gain(ms, kind):
-    """Return how many times as fast a step is if `kind` takes no time; `ms` has all kinds."""
-    return None  # your code
-
-
-# %%
-most_gain = nb02_checks.check_gain(most_gain)
-for kind in ("waiting", "convolution", "normalisation", "pointwise"):
-    print(f"without {kind}: at most {most_gain(by_kind, kind):.2f} × as fast")
-share = kinds["convolution"]
-h100 = most_gain({"convolution": share, "other": 1 - share}, "convolution")
-print(f"the H100 without convolution: at most {h100:.2f} × as fast")
-
-# %% [markdown]
-# 04 and 05 reduce waiting; 06 speeds up convolutions, and halves the bytes of the rest. First, the batch.
+# Most of the H100's step moves data. (Its share of convolution is the middle of two bounds, 25% and 32%.) 04 and 05 reduce waiting; 06 speeds up convolutions, and halves the bytes of the rest. First, the batch.
 #
 # ## Does a larger batch help?
 #
-# The next cell doubles the batch up to a limit or until two doublings gain under 5%. **Predict:** by what factor does the largest batch beat the script's in images/s?
+# **Predict:** by what factor does the largest batch beat the script's in images/s?
 #
 # A gain suggests a fixed cost, such as launching operations and reading weights. If so, a step takes *fixed + batch × time per image*: images/s rise, then flatten.
 
 
 # %%
 def measure(count):
-    """Return images/s of several forward and backward passes with `count` images."""
+    """Return the ms of several forward and backward passes with `count` images."""
     images = torch.randn(count, 3, session.image_size, session.image_size, device=device)
     labels = torch.zeros(count, dtype=torch.long, device=device)
-    seconds = []
+    ms = []
     for _ in range(session.repeats + 1):
         begin = time.perf_counter()
         F.cross_entropy(model(images), labels).backward()
         float(model.fc.bias.grad[0])  # wait for the device
-        seconds.append(time.perf_counter() - begin)
-    return count / np.array(seconds[1:])  # the first pass is warm-up
+        ms.append(1000 * (time.perf_counter() - begin))
+    return ms[1:]  # the first pass is warm-up
 
 
-turns = {2: measure(2)}
-rates = {2: np.median(turns[2])}
-while (count := 2 * max(rates)) <= session.most_images:
+turns = {}
+count = 2
+while count <= session.most_images:
     try:
         turns[count] = measure(count)
-        rates[count] = np.median(turns[count])
     except torch.OutOfMemoryError:
         print(f"{count} images do not fit into this GPU's memory.")
         break
-    if max(rates[count], rates[count // 2]) < 1.05 * rates.get(count // 4, 0):
-        break
+    count *= 2
 torch.cuda.empty_cache()  # for other processes on this GPU
-last, counts = max(rates), np.array(list(rates))
-seconds = counts / np.array(list(rates.values()))  # of a step
-each, fixed = np.polyfit(counts, seconds, 1, w=1 / seconds)
-off = np.abs((fixed + each * counts) / seconds - 1).max()
-line = f"{1000 * fixed:.0f} ms + batch × {1000 * each:.1f} ms"
-print(f"Fitted: {line}. The times differ from it by up to {off:.0%}.")
-base = session.rung_batch if session.rung_batch in rates else 2
-gain = f"A batch of {last} is {rates[last] / rates[base]:.1f} × as fast per image as one of {base}"
-fig, axes = plt.subplots()
-for count, found in turns.items():
-    axes.plot([count] * len(found), found, "o", color="black")
-if len(counts) > 3 and off < 0.2:  # a fixed cost can explain the gain
-    fine = np.geomspace(counts[0], last, 100)
-    axes.plot(fine, fine / (fixed + each * fine), color="0.4", ls="--")
-    axes.text(fine[40], fine[40] / (fixed + each * fine[40]), f"  {line}", va="top")
-    axes.axhline(1 / each, color="0.4", lw=1)
-    axes.text(2, 1 / each, f"without the fixed cost: {1 / each:,.0f}", va="top")
-axes.set_xscale("log", base=2)
-axes.set_xticks(counts, counts)
-axes.set(title=f"{gain} ({session.image_size} px)", ylim=0)
-axes.set(xlabel="images per step (log scale)", ylabel="images/s, forward and backward")
-medians = ", ".join(f"{count}: {speed:,.0f}" for count, speed in rates.items())
-workshop.figure(fig, alt=f"{gain}. Median images/s by batch: {medians}. Fitted: {line}")
+counts, ms = np.array(list(turns)), np.median(list(turns.values()), axis=1)
+each, fixed = np.polyfit(counts, ms, 1, w=1 / ms)
+fit = fixed + each * counts
+off = np.abs(fit / ms - 1).max()
+line = f"{fixed:.0f} ms + batch × {each:.1f} ms"
+print(f"Fitted at {session.image_size} px: {line}. The times differ from it by up to {off:.0%}.")
+for count, median, fitted in zip(turns, ms, fit, strict=True):
+    low, high = 1000 * count / np.max(turns[count]), 1000 * count / np.min(turns[count])
+    print(f"batch {count:3}: {median:7.0f} ms ({fitted:.0f} fitted),", end=" ")
+    print(f"{1000 * count / median:7.1f} images/s ({low:.1f} to {high:.1f})")
 
 # %% [markdown]
-# If the dashed line is drawn, all times are within 20% of it, so a fixed cost can explain the gain. In notebook 00, a batch of 8 paid such a cost four times as often. On a GPU, launching and computing overlap: if launching takes longer, small batches take equally long.
+# If all times are within about 20% of the fit, a fixed cost can explain the gain. In notebook 00, a batch of 8 paid such a cost four times as often. On a GPU, launching and computing overlap: if launching takes longer, small batches take equally long.
 #
 # ### What limits the batch?
 #
@@ -339,10 +300,10 @@ for name, size, published in (("FP32", per_image, 96), ("FP16", per_image / 2, 2
     print(f"{name}, 16 GB as on a V100: room for {(16e9 - fixed) // size:.0f} images;", end=" ")
     print(f"the published batch of {published} needs {(fixed + published * size) / 1e9:.1f} GB")
 if device.type == "cuda":
+    before = torch.cuda.memory_allocated()
     network = ResNet(resnet.resnet(50)).to(device)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
     images, labels = torch.randn(16, 3, 224, 224), torch.zeros(16, dtype=torch.long)
-    before = torch.cuda.memory_allocated() - 4 * 25_557_032  # without the new weights
     torch.cuda.reset_peak_memory_stats()
     for _ in range(2):
         training_step(network, optimizer, images.to(device), labels.to(device))
@@ -354,69 +315,25 @@ if device.type == "cuda":
 #
 # ## Can you feed the device faster?
 #
-# A faster device needs a faster input. The next cell only loads batches, at 224 pixels. Unlike notebook 01, it also crops, scales and stacks. **Predict** the images/s of one worker, and how many workers a V100 in FP32 and an H100 in FP16 need.
-
-# %%
-large = Photos(session.data_root / "train", 224)
-
-
-def whole_rounds(workers):
-    """Return at least four steps, equally many per worker: their batches arrive in bursts."""
-    return max(1, workers) * math.ceil(4 / max(1, workers))
-
-
-def input_rate(workers):
-    """Return images/s of loading batches of 32."""
-    warm_up, steps = 2 * workers + 1, whole_rounds(workers)  # each worker has two batches ready
-    order = torch.utils.data.RandomSampler(large, True, 32 * (warm_up + steps))
-    batches = iter(DataLoader(large, 32, sampler=order, num_workers=workers))
-    for _ in range(warm_up):
-        next(batches)
-    begin = time.perf_counter()
-    for _ in range(steps):
-        next(batches)
-    return 32 * steps / (time.perf_counter() - begin)
-
-
-counts = [count for count in (0, 1, 2, 4, 8) if count <= session.machine.cores]
-turns = [[input_rate(workers) for workers in counts] for _ in range(session.turns)]
-for workers, speeds in zip(counts, zip(*turns, strict=True), strict=True):
-    print(f"workers: {workers}, {np.median(speeds):6.0f} images/s at 224 px", end=" ")
-    print(f"({min(speeds):.0f} to {max(speeds):.0f}, n = {len(speeds)})")
-one = np.median(speeds) / workers  # of the most workers
-devices = {
-    "a V100 in FP32": session.results["published.v100.1gpu.fp32.ips"].value,
-    "an H100 in FP16": session.results["h100.float16.ips"].value,
-}
-if session.image_size == 224:
-    devices["your device"] = 1000 * session.rung_batch / compute_ms
-for device_name, wanted in devices.items():
-    print(f"{device_name} trains {wanted:,.0f} images/s: work for {wanted / one:.1f} workers")
-
-# %% [markdown]
-# With 0 workers, the loop itself decodes; with 1, each batch also moves between processes. The next cell trains with 0, 2 and more workers, and times each step and its wait for a batch. **Predict:** from 0 to 2 workers, does the step shrink by as much as the wait?
+# With 0 workers, the loop itself decodes; with more, other processes do so meanwhile. The next cell trains with 0, 2 and more workers, and times each step and its wait for a batch. **Predict:** from 0 to 2 workers, does the step shrink by as much as the wait?
 #
-# **Your turn:** each further row of `tries` adds a change. **Predict** which one helps most, write rows like the last line, and rerun. (A CPU has no copy to overlap and no queue: only the third can help there.)
+# **Your turn:** each further row of `tries` adds a change. **Predict** which one helps most, write rows like the last line, and rerun. (A CPU has no copy to overlap: only the second can help there.)
 #
 # - `"pin": True`: batches in pinned memory, which a GPU copies while Python continues (`non_blocking=True`);
-# - `"wait": False`: wait for the GPU only at the end (*computing* is then the time to queue);
 # - `"layout": torch.channels_last`: each pixel's channels next to each other in memory, which convolutions may prefer.
 
 # %%
-most = max(2, counts[-1])
+most = max(count for count in (2, 4, 8) if count <= max(2, session.machine.cores))
 tries = {f"{count} workers": {"workers": count} for count in sorted({0, 2, most})}
 # tries["+ pinned memory"] = {"workers": most, "pin": True}
 full = Photos(session.data_root / "train", session.image_size)
 
 
-def feed(workers, pin=False, wait=True, layout=torch.contiguous_format):
-    """For each turn, yield the ms of a training step, and those of its wait for a batch.
-
-    The workers stay alive. With `wait`, the loop synchronises with a GPU after every step.
-    """
+def feed(workers, pin=False, layout=torch.contiguous_format):
+    """For each turn, yield the ms of a training step, and those of its wait for a batch."""
     network = ResNet(resnet.resnet(50, num_classes=12)).to(device, memory_format=layout)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.001)
-    lead, steps = 2 * workers + 1, whole_rounds(workers)  # lead: uses up the ready batches
+    lead, steps = 2 * workers + 1, max(4, workers)  # lead: uses up the ready batches
     order = torch.utils.data.RandomSampler(full, True, 10**6)
     batches = iter(
         DataLoader(full, session.rung_batch, sampler=order, num_workers=workers, pin_memory=pin)
@@ -429,7 +346,7 @@ def feed(workers, pin=False, wait=True, layout=torch.contiguous_format):
             ready = time.perf_counter()
             images = images.to(device, memory_format=layout, non_blocking=pin)
             training_step(network, optimizer, images, labels.to(device, non_blocking=pin))
-            if device.type == "cuda" and (wait or step in (-1, steps - 1)):
+            if device.type == "cuda":
                 torch.cuda.synchronize()
             if step >= 0:
                 times.append((time.perf_counter() - begin, ready - begin))
@@ -455,42 +372,39 @@ for i, (name, (whole, waited)) in enumerate(zip(tries, np.median(ms, 0), strict=
 #
 # ## What does a long run need?
 #
-# A run that takes hours or days has to survive failures and time limits, so it saves checkpoints and resumes from them. `rn50 run` does both.
-#
-# What must a checkpoint contain? The next cell trains for four steps. Then it trains for two, saves the state, and resumes for the other two: once with the weights alone, once with the momentum too. **Predict:** do both end with the same weights as the uninterrupted run?
+# A run that takes hours or days has to survive failures, so it saves checkpoints and resumes from them. What must a checkpoint contain? The next cell trains for four steps. Then it trains for two, saves the state, and resumes for the other two: once with the weights alone, once with the momentum too. **Predict:** do both end with the same weights as the uninterrupted run?
 
 # %%
 import copy
 
-fixed_batches = [b for _, b in zip(range(4), loader, strict=False)]
+four = [pair for _, pair in zip(range(4), loader, strict=False)]  # batches
 
 
-def train_on(batches, weights, momentum=None):
-    small.train().load_state_dict(weights)
+def train_on(batches, checkpoint):
+    """Return the checkpoint after training on some batches, from the state of `checkpoint`."""
+    small.train().load_state_dict(checkpoint["model"])
     optimizer = torch.optim.SGD(small.parameters(), lr=0.01, momentum=0.9)
-    if momentum:
-        optimizer.load_state_dict(copy.deepcopy(momentum))  # it is updated in place
+    if "optimizer" in checkpoint:
+        optimizer.load_state_dict(checkpoint["optimizer"])
     for images, labels in batches:
         training_step(small, optimizer, images.to(device), labels.to(device))
-    return copy.deepcopy(small.state_dict()), optimizer.state_dict()
+    return copy.deepcopy({"model": small.state_dict(), "optimizer": optimizer.state_dict()})
 
 
-def distance(one, other):
+def difference(one, other):
     """Return the largest difference of a weight."""
-    return max((one[name] - other[name]).abs().max().item() for name, _ in small.named_parameters())
+    names = [name for name, _ in small.named_parameters()]
+    return max((one["model"][name] - other["model"][name]).abs().max().item() for name in names)
 
 
-undisturbed, _ = train_on(fixed_batches, start)
-print(f"four steps move the weights by up to {distance(undisturbed, start):.2g}")
-saved = train_on(fixed_batches[:2], start)
-for what, state in {"weights": saved[:1], "weights and momentum": saved}.items():
-    resumed, _ = train_on(fixed_batches[2:], *state)
-    print(f"{what} restored: they differ by up to {distance(resumed, undisturbed):.2g}")
+whole, half = train_on(four, {"model": start}), train_on(four[:2], {"model": start})
+print(f"four steps move the weights by up to {difference(whole, {'model': start}):.2g}")
+for parts in (["model"], ["model", "optimizer"]):
+    resumed = train_on(four[2:], {part: half[part] for part in parts})
+    print(f"{' and '.join(parts)} restored: off by up to {difference(whole, resumed):.2g}")
 
 # %% [markdown]
-# If you save only the weights, the run continues differently, because the optimizer has state too. A real run must also restore its place in the epoch, the order of the images and the metrics. The library saves all of this after every epoch and on SIGTERM. On a CPU, `rn50 run --resume` ends with the *same bits* as an uninterrupted run, which the project's tests check.
-#
-# On a GPU, some operations add in whatever order their threads finish, so rounding makes the runs diverge. `torch.use_deterministic_algorithms(True)` and `cudnn.benchmark = False` prevent most of this, [often at a cost in speed](https://docs.pytorch.org/docs/stable/notes/randomness.html). Every random crop must also depend only on seed, epoch and image; your script's do not.
+# If you save only the weights, the run continues differently, because the optimizer has state too. A real run must also restore its place in the epoch, the order of the images and the metrics. `rn50 run` saves all of this after every epoch and on SIGTERM. On a CPU, `rn50 run --resume` ends with the *same bits* as an uninterrupted run, which the project's tests check. (On a GPU, that takes [deterministic operations](https://docs.pytorch.org/docs/stable/notes/randomness.html), which are often slower.)
 #
 # ## Key takeaways
 #

@@ -26,7 +26,7 @@ from data_prep import im2rec
 from tests.conftest import ROOT
 from tests.support import Photos
 from workshop import expected, masters
-from workshop.lessons import nb00, nb01, nb06
+from workshop.lessons import nb01, nb06
 
 STUB = "return None  # your code"
 
@@ -63,14 +63,11 @@ JPEG = "Image.open(io.BytesIO(r[32 : 8 + length]))"
         (f"{READ}return {JPEG}, int(label)", "✓ 12 of 12"),
         (f"{READ}return {JPEG}.convert('RGB'), int(label)", "✓ 12 of 12"),
         (f"{READ}return Image.open(io.BytesIO(r[24 : 8 + length])), int(label)", "bytes 32 to"),
-        (f"{READ}return Image.open(io.BytesIO(r[32:length])), int(label)", "bytes 32 to"),
         (f"{READ}return r[32 : 8 + length], int(label)", "of type bytes"),
         (f"{READ}return int(label), {JPEG}", "of type int"),
         (f"{READ}return {JPEG}", "Return two values"),
-        (f"{READ}return {JPEG}, label", "of type float"),
+        (f"{READ}return {JPEG}, label", "int() converts it"),
         (f"{READ}return Image.open(first), int(label)", "Open the bytes of self.read(i)"),
-        (f"{READ}return {JPEG}, struct.unpack_from('<f', r, 12)", "take its first"),
-        (f"{READ}return {JPEG}, struct.unpack_from('<I', r, 12)[0]", "these are a float32's bits"),
         (f"{READ}return {JPEG}, struct.unpack_from('<I', r, 8)[0]", "after the flag"),
         (f"{READ.replace('(i)', '(0)')}return {JPEG}, int(label)", "self.read(i)"),
     ],
@@ -90,57 +87,6 @@ def test_reader_of_records_in_01(
     assert said in capsys.readouterr().out
 
 
-HEADER = "struct.pack('<IfQQ', 0, label, number, 0)"
-WORD = "struct.pack('<II', 0xCED7230A, 24 + len(jpeg))"
-ZEROS = "bytes(-len(jpeg) % 4)"
-
-
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [
-        ("", "equal to im2rec's file: True"),
-        (f"return {WORD} + {HEADER} + jpeg + {ZEROS}", "equal to im2rec's file: True"),
-        (
-            f"return {WORD.replace('24 + ', '')} + {HEADER} + jpeg + {ZEROS}",
-            "✗ .*JPEG alone",
-        ),
-        (f"return {WORD} + {HEADER.replace('<IfQQ', '<IIQQ')} + jpeg + {ZEROS}", "✗ .*float32"),
-        (f"return {WORD} + {HEADER} + jpeg", "✗ .*zeros at the end are missing"),
-        (f"return {WORD} + {HEADER} + jpeg + bytes(4 - len(jpeg) % 4)", "✗ .*four zeros"),
-        (f"return {WORD} + {HEADER} + jpeg + bytes(len(jpeg) % 4)", "✗ .*n % 4 zeros"),
-        (f"return {WORD} + {HEADER.replace('label', '2')} + jpeg + {ZEROS}", "✗ .*It should be"),
-        (
-            f"return {WORD} + {HEADER.replace('number', '0')} + jpeg + {ZEROS}",
-            "✗ .*number is missing",
-        ),
-        (f"return {WORD} + {HEADER.replace('0, l', '1, l')} + jpeg + {ZEROS}", "✗ .*flag is 1"),
-        (
-            f"return {WORD.replace('<', '>')} + {HEADER.replace('<', '>')} + jpeg + {ZEROS}",
-            "✗ .*`<`",
-        ),
-        (f"return {WORD.replace('24', '32')} + {HEADER} + jpeg + {ZEROS}", "✗ .*and itself"),
-        (
-            f"return {WORD} + {HEADER} + {ZEROS} + jpeg",
-            r"✗ .* ff d8 00 ff d9\). It .* ff d8 00 ff d9 00 00 00\)",
-        ),
-        (f"return {WORD}.hex()", "✗ .*Return bytes"),
-    ],
-)
-def test_writer_of_records_in_01(
-    answer: str, said: str, photos: Photos, tmp_path: Path, monkeypatch, capsys
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for flags in (["--list", "--recursive"], ["--pass-through"]):
-        im2rec.main([*flags, "records/val", str(photos.root / "val")])
-    capsys.readouterr()
-    answer = answer.replace("label,", "int(label),") if "IIQQ" in answer else answer
-    names = {"Path": Path, "np": np, "struct": struct, "nb01": nb01, "data": photos.root, "val": [],
-             "packed": Path("records/val.rec").read_bytes(), "ARCHIVE": 1}  # fmt: skip
-    execute("01", "def pack", answer, names, tmp_path)
-    printed = capsys.readouterr().out
-    assert re.search(said, printed) and "equal to im2rec's file: True" in printed
-
-
 POOL = """begin = time.perf_counter()
     with ThreadPoolExecutor(readers) as pool:
         list(pool.map(open_file, files))
@@ -158,14 +104,13 @@ WITHOUT_WAITING = """pool = ThreadPoolExecutor(readers)
     [
         ("", "○ `reading_rate` is not written yet"),
         (POOL, "✓ `reading_rate` opens 24 files in 4 threads"),
-        (POOL.replace("(readers)", "()"), "threads open files at once, not 4"),
+        (POOL.replace("(readers)", "()"), "threads open files, not 4"),
         (POOL.replace("list(pool.map(open_file, files))", "[open_file(x) for x in files]"),
-         "Only one file is open at a time"),
+         "1 threads open files"),
         (POOL.replace("files))", "files[1:]))"), "23 of 24 files were opened"),
-        (POOL.replace("len(files) / ", ""), "This is a time, not a rate"),
-        (POOL.replace("len(files) / ", "1 / "), "this call opened"),
-        (POOL.replace("return ", ""), "your function returns nothing"),
-        (WITHOUT_WAITING, "is more than 4 threads can reach"),
+        (POOL.replace("len(files) / ", ""), "this call opened"),
+        (POOL.replace("return ", ""), "the result is None"),
+        (WITHOUT_WAITING, "seconds until all are read"),
     ],
 )  # fmt: skip
 def test_reading_rate_in_01(
@@ -192,76 +137,21 @@ def test_reading_rate_in_01(
         ("", "○ `training_hours` is not written yet"),
         ("return epochs * images / (60 * 60 * rate)", "✓ `training_hours` is right"),
         ("return images * epochs / rate", "These are seconds"),
-        ("return images * epochs / rate / 60", "These are minutes"),
-        ("return images * epochs / rate / 24 / 3600", "These are days"),
         ("return images / rate / 3600", "The epochs are missing"),
         ("return images * epochs * rate / 3600", "A faster device would take longer"),
         ("return 1281167 * 90 / 400.2 / 3600", "training_hours(2400, 5, 500) gives"),
     ],
 )
-def test_hours_in_00(
-    answer: str, said: str, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    used = {"axes": {"network": {"value": "tiny"}}, "seconds": {"data": 1, "step": 9}}
-    run = {"metrics": {"train.total_ips": [400.0, 600.0]}, "env": used}
-    (tmp_path / "run-1.json").write_text(json.dumps(run))
-    monkeypatch.chdir(tmp_path)
+def test_hours_in_00(answer: str, said: str, tmp_path: Path, capsys) -> None:
+    report = {"metrics": {"train.total_ips": [400.0, 600.0]}, "env": {"seconds": {"step": 10}}}
     results = expected.load(ROOT / "notebooks" / "expected")
-    names = {"session": SimpleNamespace(results=results), "Path": Path, "count": 2400}
+    names = {"session": SimpleNamespace(results=results), "report": report, "count": 2400}
     execute("00", "def training_hours", answer, names, tmp_path)
     printed = capsys.readouterr().out
     assert said in printed  # and the finished one is used if it is wrong:
-    assert "V100, FP32: 80.0 h at 400.2 images/s and 46 MB/s of JPEGs; published: 82.0 h" in printed
+    assert "400.2 images/s take 80.0 h and 46 MB/s of JPEGs; 10 of 15.7 TFLOP/s" in printed
     assert "(published peak), or 28%" in printed and "(measured peak), or 17%" in printed
-    assert (
-        "your run (tiny, 64 px): 10 s at 500 images/s; measured, with first steps: 10 s" in printed
-    )
-
-
-@pytest.mark.parametrize(
-    ("days", "said"),
-    [
-        (None, "Nothing entered yet"),
-        (63_072_000 * 90 / 1442.6 / 86_400, "It takes\n45.5 days on a V100, 6.4 on eight"),
-        (63_072_000 * 90 / 1442.6 / 3600, "these are hours"),
-        (63_072_000 / 1442.6 / 86_400, "the 90 epochs are missing"),
-        (172_800 * 90 / 1442.6 / 86_400, "a single day's images"),
-        (45.5 / 8, "times the right answer: a car has 8 cameras"),
-        (45.5 * 12, "a camera records 2 hours a day"),
-        (45.5 * 1000, "only one image in 1,000"),
-        (60.0, "is 1.317 times the right answer\n"),
-    ],
-)
-def test_fleet_in_00(days: float | None, said: str, capsys) -> None:
-    nb00.check_fleet(days)
-    assert said in capsys.readouterr().out
-
-
-@pytest.mark.needs("torch")
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [
-        ("", "○ `most_gain` is not written yet"),
-        ("rest = sum(v for k, v in ms.items() if k != kind); return sum(ms.values()) / rest",
-         "✓ This is Amdahl's law"),
-        ("return sum(ms.values()) / ms[kind]", "the whole step over the part"),
-        ("return 1 - ms[kind] / sum(ms.values())", "the share that remains"),
-        ("return 1 + ms[kind] / sum(ms.values())", "adds the share to 1"),
-        ("return ms[kind] / sum(ms.values())", "the share of the kind"),
-        ("return sum(ms.values()) - ms[kind]", "the milliseconds that remain"),
-        ("return 100 / (100 - 60)", "gives 2.5. It should be 1.11"),
-    ],
-)  # fmt: skip
-def test_most_gain_in_02(answer: str, said: str, tmp_path: Path, capsys) -> None:
-    from workshop.lessons import nb02_checks
-
-    ms = {"convolution": 75.0, "normalisation": 10.0, "pointwise": 10.0, "waiting": 5.0}
-    names = {"nb02_checks": nb02_checks, "by_kind": ms, "kinds": {"convolution": 0.25}}
-    execute("02", "def most_gain", answer, names, tmp_path)
-    printed = capsys.readouterr().out
-    assert said in printed
-    assert "without convolution: at most 4.00 ×" in printed
-    assert "the H100 without convolution: at most 1.33 ×" in printed
+    assert "your last run: 500 images/s take 10 s; measured, with first steps: 10 s" in printed
 
 
 RULE = (

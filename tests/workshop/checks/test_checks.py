@@ -239,7 +239,7 @@ def test_library_passes_its_own_exercises(name, function):
 def test_checks_count_like_the_library():
     v1, v15 = (network.resnet(50, version=name).macs(224) for name in ("v1", "v1.5"))
     assert ex02.V1_MACS == v1
-    assert ex02.extra_percent() == pytest.approx(100 * (v15 - v1) / v1)
+    assert ex02.EXTRA == pytest.approx(100 * (v15 - v1) / v1)
     for block, place in zip(network.resnet(50).blocks(), ex02.BLOCKS, strict=True):
         strides = tuple(conv.stride for conv in block.convs)
         shortcut = block.downsample.stride if block.downsample else None
@@ -282,6 +282,11 @@ def test_error_of_a_case_shows_the_call():
 
 
 def test_error_of_a_case_shows_the_right_result():
+    answer = changed("ex02.schedule", "progress < recipe", "progress <= recipe")
+    result = engine.judge("ex02.schedule", answer)
+    assert (
+        result.outcome == engine.ERROR and "without warm-up'), which should give 0.2" in result.then
+    )
     name, either = "ex08.rate", "return sum(images[warmup:]) / took if took else None"
     result = engine.judge(name, changed(name, either, "return sum(images[warmup:]) / took"))
     assert result.outcome == engine.ERROR and "[1, 1], 2), which should give None." in result.then

@@ -40,7 +40,6 @@ def item(
     label: Callable[..., Any] = lambda self, i: self.classes.index(self.files[i].parent.name),
     low: float = 0.7,
     square: bool = True,
-    move: bool = True,
 ) -> Callable[..., Any]:
     """Return a `__getitem__` in a different style: crop, then resize."""
 
@@ -49,8 +48,6 @@ def item(
         width, height = image.size
         side = random.uniform(low, max(low, 1.0)) * min(width, height)
         left, top = random.random() * (width - side), random.random() * (height - side)
-        if not move:
-            left, top = (width - side) / 2, (height - side) / 2
         box = (left, top, left + side, top + side) if square else (0, 0, width, height)
         image = image.resize((self.size,) * 2, Image.Resampling.BILINEAR, box)
         return pixels(np.array(image)), label(self, i)
@@ -77,35 +74,24 @@ def edited(function: Callable[..., Any], old: str, new: str) -> Any:
 
 
 PLACES = "left, top = (random.uniform(0, length - side) for length in image.size)"
+SIDE = "random.uniform(0.7, 1.0) * min(image.size)"
 WRONG_PHOTOS = {
     "A grey image ends with": edited(nb02.photo, '.convert("RGB")', ""),
-    "1 pixel or less": edited(nb02.photo, " * min(image.size)", ""),
-    "Left and top are always equal": edited(
+    "do not move freely": edited(
         nb02.photo, PLACES, "left = top = random.uniform(0, min(image.size) - side)"
     ),
-    "at most the *shorter* side": item(low=1.3),
-    "All crops have the same size": edited(
-        nb02.photo, "random.uniform(0.7, 1.0) * min(image.size)", "120"
-    ),
-    "channels first": item(lambda a: tensor(a) / 127.5 - 1),
+    "sides are 0.75 to 0.75": edited(nb02.photo, SIDE, "120"),
+    " to 1.00 of the shorter side": item(low=0.7**0.5),  # 0.7 of the area, not of the side
+    "The shape is (32, 32, 3)": item(lambda a: tensor(a) / 127.5 - 1),
     "axes are mixed up": item(lambda a: tensor(a).reshape(3, *a.shape[:2]) / 127.5 - 1),
-    "changed places": item(lambda a: tensor(a).permute(2, 1, 0) / 127.5 - 1),
-    "not floating point": item(lambda a: tensor(a).permute(2, 0, 1)),
-    "float64, and": item(lambda a: tensor(a / 127.5 - 1).permute(2, 0, 1)),
-    "from 0 to 255": item(lambda a: tensor(a).permute(2, 0, 1).float()),
-    "from 0 to 1,": item(lambda a: tensor(a).permute(2, 0, 1) / 255),
-    "from -2 to 2": item(lambda a: 2 * (tensor(a).permute(2, 0, 1) / 127.5 - 1)),
-    "from 0 to 510": item(lambda a: tensor(a).permute(2, 0, 1) * 2.0 - 1),
-    "from 0 to 2": item(lambda a: tensor(a).permute(2, 0, 1) / 127.5),
-    "became 0.373": item(lambda a: tensor(a).permute(2, 0, 1) / 127.5 - 1.2 + 0.004),
-    "a loss needs a number": item(label=lambda self, i: self.files[i].parent.name),
+    "mixed up. Use permute(2, 0, 1)": item(lambda a: tensor(a).permute(2, 1, 0) / 127.5 - 1),
+    "values are torch.float64": item(lambda a: tensor(a / 127.5 - 1).permute(2, 0, 1)),
+    "became 200": item(lambda a: tensor(a).permute(2, 0, 1).float()),
+    "of type str, not a number": item(label=lambda self, i: self.files[i].parent.name),
     "have the labels [1, 1, 1]": item(label=lambda self, i: 1),
-    "have the labels [2, 3, 0]": item(label=lambda self, i: i),
     "label comes first": lambda self, i: item()(self, i)[::-1],
     "two values": lambda self, i: torch.zeros(3, self.size, self.size),
     "not squares": item(square=False),
-    "Every crop of an image is the same": item(low=1.0, move=False),
-    "does not move in both": item(low=0.7, move=False),
     "ended with KeyError": lambda self, i: {}["x"],
     "not written yet": lambda self, i: None,
 }
@@ -171,26 +157,20 @@ FINISHED = (ROOT / "exercises" / "ladder" / "1_single.py").read_text()
 INDENTED = "Indent `def __getitem__` by 4 spaces"
 WRONG_SCRIPTS = {  # what is said: a line of the finished script, and what a learner has instead
     f"unexpected indent. {INDENTED}": ("width, height = image.size", "   width = 1"),
-    "`Photos` has no `__getitem__`": (
-        "    def __getitem__(self, i):", "    size = 1\n\n\ndef __getitem__(self, i):",
-    ),
-    "from 0 to 255, not from -1 to 1": ("pixels / 127.5 - 1", "pixels.float()"),
-    "`__getitem__`: your function returns nothing": ("return pixels", "result = pixels"),
+    "`__getitem__` returns nothing": ("return pixels", "result = pixels"),
+    "A byte of 200 became 200": ("pixels / 127.5 - 1", "pixels.float()"),
     "Every step adds its gradients": ("optimizer.zero_grad()\n", "pass\n"),
-    "One `def __getitem__` is inside another": (
-        "        image = Image.open(", "        def __getitem__(self, i):\n            return 1\n"
-        "        image = Image.open(",
-    ),
-    "does not know the notebook's functions": (
+    "name 'training_step' is not defined": (
         "loss = F.cross_entropy(model(images), labels)",
         "loss = training_step(model, optimizer, images, labels)",
     ),
     "A `return` ends `main`": ("optimizer.step()\n", "return loss\n"),
     "No line sets `loss`": ("loss = F.cross", "error = F.cross"),
+    "Nothing computes gradients": ("loss.backward()", "pass"),
     "the weights never change": ("                optimizer.step()", "                pass"),
     "(line 42) ended with NameError": ("Image.open(self", "open_image(self"),
     "and update are missing": ('with record_function("', 'with named("'),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("problem", WRONG_SCRIPTS)
@@ -221,13 +201,12 @@ def test_right_script_passes_and_other_rungs_are_not_judged(tmp_path: Path, caps
 
 ZERO = "                optimizer.zero_grad()\n"
 BEGIN, END = "            begin = now()\n", "            trace.step()\n"
-CRITERION = {
-    "    seconds = {": "    criterion = torch.nn.CrossEntropyLoss()\n    seconds = {",
-    "F.cross_entropy(model(images), labels)": "criterion(model(images), labels)",
-}
 BEFORE = "    seconds = {"
 UPDATE = "                optimizer.step()\n"
-NOT_CHECKED = "○ train.py: your crops are right. Your step uses"
+CRITERION = {
+    BEFORE: f"    criterion = torch.nn.CrossEntropyLoss()\n{BEFORE}",
+    "F.cross_entropy(model(images), labels)": "criterion(model(images), labels)",
+}
 FORWARD = """            with record_function("forward"):
                 loss = F.cross_entropy(model(images), labels)
 """
@@ -240,51 +219,23 @@ WRAPPED = """            with torch.enable_grad():
 @pytest.mark.parametrize(
     ("edits", "said"),
     [
-        (CRITERION, "✓ train.py: your crops and your step"),
-        (CRITERION | {"optimizer.zero_grad()\n": "pass\n"}, "✗ train.py: Every step adds"),
-        (CRITERION | {"CrossEntropyLoss()": "CrossEntropyLoss(label_smoothing=args.lr)"},
-         f"{NOT_CHECKED} `criterion`"),
-        (CRITERION | {"CrossEntropyLoss()": "CrossEntropyLoss(weight=torch.ones(12))"},
-         f"{NOT_CHECKED} `criterion`"),
-        (CRITERION | {"CrossEntropyLoss()": "CrossEntropyLoss().to(device)"}, "✓ train.py: your"),
-        (CRITERION | {"    criterion = torch.nn": "    from torch import nn\n    criterion = nn"},
-         f"{NOT_CHECKED} `criterion`"),
-        ({BEFORE: f"    from torch.nn import functional as ops\n{BEFORE}",
-          "F.cross_entropy(model": "ops.cross_entropy(model"}, f"{NOT_CHECKED} `ops`"),
-        ({UPDATE: f"{UPDATE}                if args.save and not loss.isfinite():\n"
-          "                    torch.save(images, args.save)\n"}, f"{NOT_CHECKED} `args`"),
+        (CRITERION, "○ train.py: your crops are right. Your step uses `criterion`"),
+        ({BEFORE: f"    total = 0.0\n{BEFORE}",
+          UPDATE: f"{UPDATE}                total += loss.detach()\n"},
+         "○ train.py: your crops are right. Your step uses `total`"),
         ({"    args = parser.parse_args()\n": "", "def main():": "args = parser.parse_args()\n\n\n"
           "def main():"}, "○ train.py: it exits outside of `main`"),
-        ({BEFORE: f"    total = 0.0\n{BEFORE}",
-          UPDATE: f"{UPDATE}                total += loss.detach()\n"}, f"{NOT_CHECKED} `total`"),
-        ({BEFORE: "    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)\n"
-          f"{BEFORE}", UPDATE: f"{UPDATE}                scheduler.step()\n"},
-         f"{NOT_CHECKED} `scheduler`"),
+        ({"class Photos(Dataset)": "class Photos"}, "○ train.py: it has no data set"),
         ({FORWARD: WRAPPED}, "✓ train.py: your crops and your step"),
         ({FORWARD: WRAPPED, ZERO: ""}, "✗ train.py: Every step adds"),
-        ({'record_function("forward")': 'torch.enable_grad(), record_function("forward")'},
-         "✓ train.py: your crops and your step"),
         ({ZERO: "", '("input"):\n': f'("input"):\n{ZERO}'}, "✓ train.py: your crops"),
-        ({"loss = F.cross_entropy(model(images), labels)": "pass", "loss.backward()":
-          "F.cross_entropy(model(images), labels).backward()"}, "✗ train.py: No line sets `loss`"),
-        ({'("forward"):\n': '("forward"):\n                images = images.to(device)\n'},
-         "✓ train.py: your crops and your step"),
-        ({"model = ResNet": "net = ResNet", "model(": "net(", "model.": "net."},
-         f"{NOT_CHECKED} `net`"),
-        ({"with record_function(": "with torch.profiler.record_function("}, "✓ train.py: your"),
-        ({"Photos": "Pictures"}, "✓ train.py: your crops and your step"),
-        ({"Photos": "Pictures", "pixels / 127.5 - 1": "pixels.float()"}, "✗ train.py: The values"),
-        ({ZERO: "", BEGIN: f"            optimizer.zero_grad()\n{BEGIN}"}, "✓ train.py: your"),
         ({ZERO: "", END: f"{END}            optimizer.zero_grad()\n"}, "✓ train.py: your crops"),
         ({BEGIN: f"            model.eval()\n{BEGIN}"}, "✗ train.py: The model is in evaluation"),
+        ({"Photos": "Pictures"}, "✓ train.py: your crops and your step"),
+        ({"Photos": "Pictures", "pixels / 127.5 - 1": "pixels.float()"}, "✗ train.py: A byte of"),
         ({"loss": "value"}, "✓ train.py: your crops and your step"),
-        ({"loss": "value", "value.backward()": "pass"}, "✗ train.py: Nothing computes"),
         ({"loss = F.cross_entropy": "value = F.cross_entropy", "loss.backward": "value.backward"},
          "✗ train.py: No line sets `loss`"),
-        ({"class Photos(Dataset)": "class Pictures:\n    pass\n\n\nclass Photo(Dataset)",
-          "photos = Photos(": "photos = Photo("}, "✓ train.py: your crops"),
-        ({"class Photos(Dataset)": "class Pictures", "photos = Photos(": "photos = Pictures("},
-         "○ train.py: it has no class `Photos`"),
     ],
 )  # fmt: skip
 def test_a_script_in_another_style_is_judged_or_not_accused(
