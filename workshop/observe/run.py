@@ -125,9 +125,9 @@ def choose_launcher(script: Path) -> str:
     Raises UserError for FSDP, with which each rank has a part of the weights.
     """
     text = script.read_text(encoding="utf-8", errors="replace")
-    if re.search(r"\bfsdp\b|\bfully_shard\b|FullyShardedDataParallel", text):
-        raise UserError(f"{script.name} uses FSDP, which is not supported: each rank has a part")
     imports = "\n".join(re.findall(r"^\s*(?:import|from)\b.*", text, re.MULTILINE))
+    if re.search(r"\bfsdp\b|fully_shard|FullySharded", imports):
+        raise UserError(f"{script.name} uses FSDP, which is not supported")
     uses = r"\btorch(\.| import .*?\b)(distributed|nn\.parallel)\b|\binit_process_group\("
     wraps = r"\b(accelerate|lightning|pytorch_lightning)\b"  # these call it themselves
     distributed = re.search(uses, text) or re.search(wraps, imports)
