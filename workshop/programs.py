@@ -124,7 +124,11 @@ def run(
         if process.poll() is None:
             lifetime.stop(process, GRACE_S)
     if ended:
-        raise RunFailed(
-            f"{shown.split(' -')[0]} ended with exit status {ended}; it said:",
-            "\n".join(([line for line in lines if FROM_RANK.match(line)] or lines)[-12:]),
+        raise failure(
+            shown.split(" -")[0], ended, [line for line in lines if FROM_RANK.match(line)] or lines
         )
+
+
+def failure(name: str, status: int, lines: Sequence[str]) -> RunFailed:
+    """Return the error for a program that failed, with the last lines that it printed."""
+    return RunFailed(f"{name} ended with exit status {status}; it said:", "\n".join(lines[-12:]))

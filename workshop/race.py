@@ -95,10 +95,7 @@ class Runner:
             lines = [line for line in lines if not programs.NOISE.match(line)]
             # torchrun's own lines follow, unless it failed itself
             own = itertools.takewhile(lambda line: "distributed/elastic" not in line, lines)
-            lines = list(own) or lines
-            raise RunFailed(
-                f"{self.name} ended with exit status {status}; its output:", "\n".join(lines[-12:])
-            )
+            raise programs.failure(self.name, status, list(own) or lines)
         return status == 0
 
 

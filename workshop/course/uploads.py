@@ -14,7 +14,7 @@ import zipfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from rn50lib.errors import first_names
@@ -23,6 +23,7 @@ from workshop import catalogue
 Cell = dict[str, Any]
 MAX_FILE = 40 * 2**20  # bytes of a notebook
 NOTEBOOK = re.compile(r"\.ipynb(\.txt|\.json)?$", re.I)  # some browsers append a suffix
+HIDDEN = re.compile(r"(^|/)\.[^./]")  # Jupyter's checkpoints, and what macOS adds
 NAMES = {item.name for item in catalogue.EXERCISES}
 
 
@@ -45,9 +46,8 @@ def read(path: Path, fresh: Mapping[str, list[Cell]]) -> tuple[dict[str, list[Ce
     unread: list[str] = []
     others: list[str] = []
     for file in files(path, unread):
-        hidden = any(part.startswith(".") for part in PurePosixPath(file.where).parts)
         cells = []
-        if NOTEBOOK.search(file.where) and not hidden:  # Jupyter's checkpoints, and files of macOS
+        if NOTEBOOK.search(file.where) and not HIDDEN.search(file.where):
             try:
                 cells = cells_of(file)
             except Exception as problem:  # of the file system, the zip, or the content
