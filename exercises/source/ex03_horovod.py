@@ -3,7 +3,7 @@
 #
 # In these exercises, you train one model on two workers with your own shard function, measure in a trace what communication costs, and turn a single-process script into one for many ranks.
 #
-# **Time:** 58 minutes · **Needs:** notebook 03 · **On a CPU:** about two minutes to run
+# **Time:** 52 minutes · **Needs:** notebook 03 · **On a CPU:** about two minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -48,36 +48,6 @@ workshop.check("ex03.shard", shard)
 
 # %%
 run = workshop.use(shard=shard)
-
-# %% [markdown]
-# ## ex03.start · The same start for every rank
-#
-# *fill in · easy · 6 minutes*
-#
-# Each rank has initialised its own weights, or rank 0 has read a checkpoint. Before the first step, all ranks need rank 0's weights. Horovod has `hvd.broadcast_parameters` for this, and DistributedDataParallel does it automatically; here you write it yourself. `broadcast_start(model)` takes a `torch.nn.Module` and returns nothing; afterwards, every rank's model has rank 0's values.
-#
-# | `import torch.distributed as dist` | |
-# |---|---|
-# | `dist.get_rank()`, `dist.get_world_size()` | this process's rank, and the number of ranks |
-# | `dist.broadcast(tensor, src=0)` | overwrites `tensor`, in place, with rank 0's |
-# | `dist.all_reduce(tensor)` | overwrites `tensor`, in place, with the sum over all ranks |
-#
-# The last two are collectives: every rank must call them, in the same order. The check starts groups of 2 and 3 processes and inspects every process's model.
-
-
-# %% tags=["answer", "ex03.start"]
-def broadcast_start(model):
-    """Copy rank 0's weights and running statistics into the model of every rank."""
-    import torch.distributed as dist
-
-    ### BEGIN SOLUTION
-    for tensor in model.state_dict().values():
-        dist.broadcast(tensor, src=0)
-    ### END SOLUTION
-
-
-# %% tags=["check", "ex03.start"]
-workshop.check("ex03.start", broadcast_start)
 
 # %% [markdown]
 # ## ex03.sums · A wrong accuracy
