@@ -394,10 +394,7 @@ axes.loglog(size, 1e3 * line, color="0.55", lw=1, label="α + bytes / β")
 for (way, times), fill in zip(swept.items(), (colour, "white"), strict=True):
     axes.loglog(times[0], 1e3 * times[1], "o", color=colour, mfc=fill, label=way)
 axes.legend()
-ticks = [f"{n / 2**20:.0f} MB" if n >= 2**20 else f"{n / 1024:.0f} KB" for n in size[::4]]
-axes.set_xticks(size[::4], ticks)
-axes.minorticks_off()
-axes.yaxis.set_major_formatter("{x:g}")
+axes.set_xticks(size[::4], [f"{n / 1024:,.0f} KB" for n in size[::4]], minor=False)
 axes.set(xlabel="bytes of a message (log scale)", ylabel="ms (log scale), shortest of 15")
 longer = seconds[-1] / seconds[0]
 axes.set_title(f"{size[-1] / size[0]:,.0f} × the bytes take {longer:.0f} × as long")
@@ -467,7 +464,7 @@ for link, gigabytes, hop in (  # per second, GPU (or host) and direction; second
     print(f"{step / (step + exposed):12.1%}")
 
 # %% [markdown]
-# By this model, only Ethernet costs over 5%. The published V100s lose 11%: notebook 08 looks for the rest. `nvidia-smi topo -m` names a machine's links ([docs/commands.md](../docs/commands.md#links-between-gpus)).
+# By this model, only Ethernet costs over 5%. A step of the eight published V100s (batch 208) takes 17.9 ms longer than one's: notebook 08 looks for the reasons. `nvidia-smi topo -m` names a machine's links ([docs/commands.md](../docs/commands.md#links-between-gpus)).
 #
 # ## What does the larger batch change?
 #

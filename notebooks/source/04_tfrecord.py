@@ -267,14 +267,13 @@ def rate(name, compute_s=batch_size / device):
 
 
 def measure(name, guess, before="Python loop"):
-    """Let two stages take turns; print their ratio and your guess. Return the first speed."""
+    """Let two stages take turns; print their speeds, the ratio and your guess."""
     turns = np.array([(rate(before), rate(name)) for _ in range(rounds)])
     timed.setdefault(before, turns[:, 0])
     timed[name] = turns[:, 1]
     old, new = np.median(turns, axis=0)
     print(f"{before} {old:.0f}, {name} {new:.0f} images/s:", end=" ")
     print(f"{workshop.ratio(turns[:, 1] / turns[:, 0])}; you predicted {guess:g}")
-    return old
 
 
 guess = 1.5  # your number
@@ -339,10 +338,7 @@ if TF:
 if TF:
     stages["+ parallel map"] = records.map(decode, num_parallel_calls=cores).batch(batch_size)
     guess = cores  # your number
-    old = measure("+ parallel map", guess, before="+ interleave, shuffle")
-    preparing = 1 / old - 1 / device  # seconds per image
-    most = 1 / (preparing / cores + 1 / device) / old
-    print(f"If {cores} cores shared the work perfectly: {most:.2f} times")
+    measure("+ parallel map", guess, before="+ interleave, shuffle")
 
 # %% [markdown]
 # **Decode only the crop.** The JPEG's header gives the image's size, enough to choose the random box. TensorFlow calls libjpeg-turbo, which reads a JPEG in two steps: Huffman decoding, in order from the first byte; then, for each block, the inverse DCT and the conversion to RGB. Outside the box, it skips the second step; below it, the first, too.
@@ -369,9 +365,7 @@ if TF:
     stages["+ prefetch"] = crops.batch(batch_size).prefetch(2)
     ahead["+ prefetch"] = 2
     guess = 1.2  # your number
-    old = measure("+ prefetch", guess, before="+ decode the crop")
-    most = min(device, 1 / (1 / old - 1 / device)) / old
-    print(f"If the shorter were hidden completely: {most:.2f} times")
+    measure("+ prefetch", guess, before="+ decode the crop")
 
 # %% [markdown]
 # All stages in one figure. Up to `+ decode the crop`, input and device alternate; PyTorch's workers and `+ prefetch`, the complete pipelines, overlap with the device.

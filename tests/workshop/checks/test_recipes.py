@@ -132,10 +132,9 @@ def test_the_slides_recipe_two_writes_and_trains(
 
 @pytest.mark.acceptance
 @needs_horovod
-def test_recipe_two_trains_and_resumes(shards: Path, tmp_path: Path) -> None:
-    train = [sys.executable, TFRECORD, "--data", shards, "--batch-size", 4]
-    train += ["--checkpoints", tmp_path / "saved", "--epochs"]
-    done = run([*HOROVODRUN, *train, 12], tmp_path)
+def test_current_recipes_train_on_two_ranks(shards: Path, tmp_path: Path) -> None:
+    train = [sys.executable, TFRECORD, "--data", shards, "--batch-size", 4, "--epochs", 12]
+    done = run([*HOROVODRUN, *train, "--save", tmp_path / "all.weights.h5"], tmp_path)
     sums = checksums(done.stdout)
     assert set(sums) == {"0", "1"} and sums["0"] == sums["1"]
     assert "[1]<stdout>:epoch" not in done.stdout
@@ -143,11 +142,7 @@ def test_recipe_two_trains_and_resumes(shards: Path, tmp_path: Path) -> None:
     assert len(fall) == 12, "rank 0 alone logs each epoch"
     assert sum(fall[-3:]) < 0.8 * sum(fall[:3]), fall
     assert "36 steps on 2 rank(s), " in done.stdout
-
-    again = run([*train, 13], tmp_path)  # one process continues the run of two
-    assert "ckpt-12, after epoch 12" in again.stdout
-    assert len(losses(again.stdout)) == 1
-    assert set(checksums(again.stdout)) == {"0"}
+    assert (tmp_path / "all.weights.h5").exists()
 
 
 PROBE = """
@@ -158,11 +153,6 @@ sys.path.insert(0, folder)
 
 import numpy as np, tensorflow as tf
 import train_tfrecord as recipe
-from model import densenet
-
-dot = np.zeros((65, 65, 3), np.float32)
-dot[30:35, 58:63] = 1  # to the right of the middle
-turned = [recipe.augment(dot, training=True).numpy()[..., 0] for _ in range(200)]
 
 recipe.augment = lambda image, training: image  # to know which images these are
 shards = sorted(map(str, Path(data).glob("train-*-of-*")))
@@ -175,9 +165,7 @@ np.savez(
     out,
     images=np.stack([image for image, _ in parsed]),
     labels=np.array([int(label) for _, label in parsed]),
-    turned=turned,
     ranks=np.array(ranks),
-    parameters=densenet().count_params(),
 )
 """
 
@@ -219,32 +207,3 @@ def test_ranks_read_different_shards(probe: dict[str, np.ndarray]) -> None:
             assert len(epoch) == len(set(epoch)) == 12
         assert set(rank[0]) == set(rank[1]), "the same files in each epoch"
     assert set(ranks[0][0]) | set(ranks[1][0]) == set(range(24))
-
-
-@pytest.mark.slow
-@needs_horovod
-def test_each_image_is_flipped_and_rotated_on_its_own(probe: dict[str, np.ndarray]) -> None:
-    y, x = np.mgrid[:65, :65] - 32
-    weights = probe["turned"] / probe["turned"].sum((1, 2), keepdims=True)
-    down, right = (weights * y).sum((1, 2)), (weights * x).sum((1, 2))
-    assert 50 < (right > 0).sum() < 150  # mirrored or not
-    angles = np.degrees(np.arctan2(down, np.abs(right)))
-    assert len(np.unique(angles)) > 190 and np.abs(angles).max() < 10.5
-    assert angles.min() < -8 and angles.max() > 8 and abs(angles.mean()) < 2
-
-
-@pytest.mark.slow
-@needs_horovod
-def test_parameter_count_matches_the_paper(probe: dict[str, np.ndarray]) -> None:
-    """Counted by hand: convolutions without bias, 4 numbers per channel that is normalised."""
-    growth, channels = 12, 24
-    total = 7 * 7 * 3 * channels + 4 * channels  # stem
-    for _ in range(2):  # dense blocks
-        for _ in range(4):  # layers: 1x1 to 48 channels, 3x3 to 12, each behind its normalisation
-            total += 4 * channels + channels * 4 * growth
-            total += 4 * 4 * growth + 9 * 4 * growth * growth
-            channels += growth
-        total += 4 * channels + channels * (channels // 2)  # transition
-        channels //= 2
-    total += 4 * channels + 2 * channels + 2  # normalisation, classifier
-    assert probe["parameters"] == total

@@ -230,12 +230,3 @@ def test_pipeline_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, 
         nb04.judge_pipeline(yours, tmp_path)
     told = f"{wrong.value.diagnosis} {wrong.value.remedy}"
     assert any(part in told for part in said.split("|")), told
-
-
-@pytest.mark.slow
-@pytest.mark.needs("tensorflow")
-def test_pipeline_with_a_vector_as_buffer_size_gets_tensorflow_s_error(tmp_path: Path):
-    yours = defined(STAGES.replace("(100, seed)", "([100], seed)"), "pipeline", **numbered())
-    with pytest.raises(Exception, match="buffer_size must be a scalar") as error:
-        nb04.judge_pipeline(yours, tmp_path)
-    assert not isinstance(error.value, Wrong)
