@@ -166,8 +166,6 @@ EXERCISES = (
              launches=True),
     Exercise("ex04.hunt", "wrong_lines", HUNT, "hard", 15,
              "find eight mistakes in a hastily parallelised script", function=False),
-    Exercise("ex04.order", "stages", FILL, "medium", 8,
-             "put the stages of an input pipeline into a correct and fast order", function=False),
     Exercise("ex04.recipe", "read", FILL, "hard", 20,
              "read TFRecord files on many ranks with TensorFlow, by recipe 2",
              needs="tensorflow horovod", launches=True),

@@ -3,7 +3,7 @@
 #
 # After these exercises, you can find the bugs in a parallel script and write a pipeline that reads TFRecord on many ranks.
 #
-# **Time:** 43 minutes · **Needs:** notebooks 03 and 04, TensorFlow and Horovod for the last exercise · **On a CPU:** a minute to run
+# **Time:** 35 minutes · **Needs:** notebooks 03 and 04, TensorFlow and Horovod for the last exercise · **On a CPU:** a minute to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -41,32 +41,6 @@ wrong_lines = {19, 23, 25, 27, 34, 52, 56, 61}
 
 # %% tags=["check", "ex04.hunt"]
 workshop.check("ex04.hunt", wrong_lines)
-
-# %% [markdown]
-# ## ex04.order · The stages of a pipeline
-#
-# *fill in · medium · 8 minutes*
-#
-# Here are the seven stages of an input pipeline that reads TFRecord files on many ranks, in alphabetical order. Put them in an order that is correct and does not read, decode or buffer more than necessary.
-#
-# | stage | what it does |
-# |---|---|
-# | `"batch"` | combines N elements into arrays |
-# | `"interleave"` | opens several files at a time and returns their records in turn |
-# | `"list files"` | returns the names of all files |
-# | `"map"` | decodes the JPEG of a record, crops it and resizes it |
-# | `"prefetch"` | prepares a few elements in advance |
-# | `"shard"` | passes every size-th element, starting with element number rank |
-# | `"shuffle"` | buffers 1,000 elements and returns them in random order, with a different seed on each rank |
-
-# %% tags=["answer", "ex04.order"]
-# A list of the seven names
-### BEGIN SOLUTION
-stages = ["list files", "shard", "interleave", "shuffle", "map", "batch", "prefetch"]
-### END SOLUTION
-
-# %% tags=["check", "ex04.order"]
-workshop.check("ex04.order", stages)
 
 # %% [markdown]
 # ## ex04.recipe · Recipe 2

@@ -1,4 +1,4 @@
-"""Checks of ex04: a hurried script, the order of the stages, recipe 2."""
+"""Checks of ex04: a hurried script, recipe 2."""
 
 from __future__ import annotations
 
@@ -78,47 +78,6 @@ def hunt(answer: Iterable[int]) -> str:
         wrong(f"{len(found)} of {len(bugs)} mistakes are found, and you listed no correct line.",
               f"Look for a missing one in the {third} third of the script.", share)  # fmt: skip
     return " ".join(f"Line {n}: {what}." for n, what in sorted(bugs.items()))
-
-
-# --- ex04.order -----------------------------------------------------------------------------------
-
-STAGES = ("list files", "shard", "interleave", "shuffle", "map", "batch", "prefetch")
-PAIRS = (  # the first must come before the second; what happens if it does not, and the remedy
-    ("list files", "shard", "there is nothing to shard before the files are listed.",
-     "List them first, in the same order on every rank."),
-    ("list files", "interleave", "files are opened before they are listed.", "List them first."),
-    ("shard", "interleave", "every rank opens every file and throws away the other ranks' records.",
-     "Shard the file names before any file is opened."),
-    ("shard", "shuffle", "each rank shuffles differently before sharding: some images are read"
-     " twice, others never.", "Shard before you shuffle."),
-    ("interleave", "shuffle", "only the file names are shuffled: the records of each file stay in"
-     " their order.", "Shuffle the records, after interleave."),
-    ("interleave", "map", "map would decode file names.", "Open the files first."),
-    ("shuffle", "batch", "whole batches are shuffled: the images in each stay together, and the"
-     " buffer holds 1,000 batches.", "Shuffle the records, before they are decoded."),
-    ("shuffle", "map", "the shuffle buffer holds decoded images: 1,000 of them at 224 pixels take "
-     "150 MB, as float32 600 MB; JPEGs 100 MB.", "Shuffle the records before they are decoded."),
-    ("map", "batch", "map decodes one JPEG, and would get a batch of records.",
-     "Decode and crop each image first."),
-    ("batch", "prefetch", "single images are prefetched, and the batch is assembled while the step"
-     " waits for it.", "Prefetch what the step takes: batches."),
-)  # fmt: skip
-
-
-def order(answer: Iterable[str]) -> str:
-    if not isinstance(answer, list | tuple | np.ndarray):
-        wrong(f"the answer is {compare.kind_of(answer, 'a list')}: it has no order.",
-              "Write a list of seven names.")  # fmt: skip
-    names = [str(stage) for stage in answer]
-    missing = [stage for stage in STAGES if stage not in names]
-    more = [stage for stage in names if stage not in STAGES or names.count(stage) > 1]
-    refuse(
-        (missing, f"{(*missing, '')[0]!r} is missing.", "Use each of the seven stages once."),
-        (more, f"{(*more, '')[0]!r} is there twice, or not a stage.",
-         "Use each of the seven stages once, with its name from the list."),
-    )  # fmt: skip
-    refuse(*((names.index(a) > names.index(b), why, remedy) for a, b, why, remedy in PAIRS))
-    return "sharded before any file is opened, decoded late, prefetched in whole batches."
 
 
 # --- tf.data pipelines, also of notebook 04 -------------------------------------------------------

@@ -14,7 +14,6 @@ from typing import Any
 
 from tests.conftest import ROOT
 from workshop import catalogue, masters
-from workshop.checks import ex04
 
 
 @functools.cache
@@ -93,9 +92,6 @@ WRONG_VALUES: list[tuple[str, Any, str]] = [
     ("ex04.hunt", "19, 23", "of type str, not a set"),
     ("ex04.hunt", LINES | {99}, "there is no line 99"),
     ("ex04.hunt", LINES | {0}, "there is no line 0"),
-    ("ex04.order", ["list files", "shard"], "'interleave' is missing"),
-    ("ex04.order", [*ex04.STAGES, "repeat"], "'repeat' is there twice, or not a stage"),
-    ("ex04.order", {"shard"}, "it has no order"),
     ("ex06.memory", {"float32": 393, "float16": 401}, "float32 is of type int, not 2 values"),
     ("ex06.memory", {"float32": [495.6, 8665.6], "float16": [401.4, 4486.4]}, "495.6 is too high"),
     ("ex06.memory", {"float32": [0.3932, 8.5632], "float16": [0.4014, 4.4864]},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import itertools
 import re
 import time
 from collections import Counter
@@ -83,15 +82,6 @@ def table_rows() -> list[tuple[str, Any, str]]:
             if isinstance(wrong, dict):  # a part of a prediction
                 wrong = changed(name) | wrong
             found.append((name, convert(wrong), said))
-    for i, (before, after, why, _) in enumerate(ex04.PAIRS):
-        earlier = ex04.PAIRS[:i]
-        stages = next(
-            stages
-            for stages in itertools.permutations(ex04.STAGES)
-            if stages.index(before) > stages.index(after)
-            and all(stages.index(a) < stages.index(b) for a, b, _, _ in earlier)
-        )
-        found.append(("ex04.order", stages, why))
     return found
 
 
