@@ -17,8 +17,6 @@ RING = inspect.getsource(nb03.ring_all_reduce).replace("ring_all_reduce", "ring"
 RING = RING.replace("(gradients: Any) -> None", "(gradients)")  # as a learner writes it
 EDITS = [
     ("next_one += received", "next_one = next_one + received", "in place"),
-    ("next_one.copy_(received)", "next_one += received", "instead of 111"),
-    ("torch.empty_like(next_one)", "next_one", "receive into a new tensor"),
     ("range(2 * (size - 1))", "range(size - 1)", "n - 1 more steps"),
     ("(rank - 1) % size", "(rank + 1) % size", "wait for each other"),
     ("chunks = gradients.tensor_split(size)",
