@@ -88,6 +88,19 @@ SHARD_FILES = (
 )
 
 
+def batches_of(dataset: Any, most: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return the images and labels of each batch in a pass; raise Wrong if it has over `most`."""
+    if not hasattr(dataset, "as_numpy_iterator"):
+        wrong(f"the answer returns a {type(dataset).__name__}.", "Return a tf.data.Dataset.")
+    found = list(itertools.islice(dataset.as_numpy_iterator(), most + 1))
+    refuse(
+        (not all(isinstance(batch, tuple) and len(batch) == 2 for batch in found),
+         "an element is not a pair.", "Make each element (images, labels)."),
+        (len(found) > most, "the dataset never ends.", "Remove repeat(): one pass is one epoch."),
+    )  # fmt: skip
+    return [(np.asarray(images), np.asarray(labels)) for images, labels in found]
+
+
 def judge_epochs(epochs: list[list[np.ndarray]], ends: Sequence[int], steps: int) -> None:
     """Raise Wrong unless ranks share the files and read them in a new order in each of two epochs.
 
@@ -199,13 +212,8 @@ def _read(dataset: Any, labels: np.ndarray, batch: int) -> np.ndarray:
 
     Raises Wrong unless all batches have the right form, pixels and labels.
     """
-    if not hasattr(dataset, "as_numpy_iterator"):
-        wrong(f"the answer returns a {type(dataset).__name__}.", "Return a tf.data.Dataset.")
     found = []
-    for element in itertools.islice(dataset.as_numpy_iterator(), len(labels) + 1):
-        if not (isinstance(element, tuple) and len(element) == 2):
-            wrong("an element is not a pair.", "Make each element (images, labels).")
-        pixels, given = (np.asarray(part) for part in element)
+    for pixels, given in batches_of(dataset, len(labels)):
         refuse(
             (pixels.shape == (batch, WIDTH, HEIGHT, 3), f"images of {HEIGHT} rows and {WIDTH}"
              f" columns come as {pixels.shape[1:]}: height and width are swapped.",
@@ -229,8 +237,6 @@ def _read(dataset: Any, labels: np.ndarray, batch: int) -> np.ndarray:
                   "Pass each record's label on as it is: it counts from 0, and so does the loss.",
                   )  # fmt: skip
         found.append(numbers)
-    if len(found) > len(labels):
-        wrong("the dataset never ends.", "Remove repeat(): one pass is one epoch.")
     return np.array(found, int).reshape(-1, batch)
 
 

@@ -188,12 +188,8 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
          "'loss': 2.5"),
         ("dist.all_reduce(total)", "dist.reduce(total, 0)", "on rank 1 of 2) gives"),
         ('"loss": None', '"loss": 0.0', "gives {'loss': 0,"),
-        ('"loss": None', '"loss": float("nan")', "gives {'loss': nan,"),
         ("if not images:", "if dist.get_rank():", "on rank 1 of 2): the result's loss is None"),
         ('{"loss": None, "top1": None, "top5": None}', "None", "on rank 0 of 2) returns nothing"),
-        ('{"loss": None, "top1": None, "top5": None}', "None", "if not images:", "if not sums[3]:",
-         "(0.0, 0, 0, 0) on rank 1 of 3) returns nothing"),
-        ("return", "found =", "is a `return` missing?"),
     ],
     "ex03.exposed": [
         ("total / 1000", "total / 1000 + 1", "gives (9, 4)"),
@@ -210,8 +206,6 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
     return sum(end - begin for begin, end in spans) / 1000, alone / 1000""",
          "gives (4, 1.5)"),
         ('library in event["name"]', 'event["name"].startswith(library)', "gives (1.3, 0.5)"),
-        ("running[sends] += change", "running[sends] = max(running[sends] + change, 0) if sends"
-         " else change > 0", "gives (3, 0.5)"),
     ],
     "ex03.recipe": [
         ("order[rank::size]", "order", "the same 96 samples in the same order"),
@@ -228,7 +222,6 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
     "ex04.recipe": [
         (".shard(size, rank)", ".shard(size, rank).shuffle(9, 1)", ".shuffle(1000, seed=seed)", "",
          "the images of each file stay in their order"),
-        (".shuffle(1000, seed=seed)", "", "the images of each file stay in their order"),
         (".shard(size, rank)", ".shard(size, rank).shuffle(9, 1)", "shuffle(1000", "shuffle(10",
          "the shuffle buffer is small"),
         ("shuffle(1000", "shuffle(20", "the shuffle buffer is small"),
@@ -241,10 +234,8 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
          "every rank opens every file"),
         (".take(steps)", "", "the ranks return 19, 12 full batches"),
         ("slices(shards)", "slices(shards[:2])", "the ranks return 10, 10 full batches"),
-        (".take(steps)", ".take(96 // batch // size)", "full batches instead of 30"),
         ("tf.cast(image, tf.float32) / 255", "image", "the images, uint8 up to"),
         ("/ 255", "/ 256", "not their bytes divided by 255"),
-        ("/ 255", "/ 255 * float('nan')", "numbers are nan"),
         ('[example["height"], example["width"], 3]', '[example["width"], example["height"], 3]',
          "height and width are swapped"),
         (", drop_remainder=True).take(steps)", ")", "a batch of images is (1, 4, 6, 3)"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 import struct
 from pathlib import Path
 
@@ -108,17 +109,15 @@ def test_split_that_is_right_passes(body: str):
         ("return shards[worker::workers]",
          "With 8 shards and 2 x 2 workers, worker 0 of rank 0 and worker 0 of rank 1 read the"),
         ("return shards[rank::size]", "worker 0 of rank 0 and worker 1 of rank 0 read the same"),
-        ("return shards", "read the same"),
-        ("return 2 * shards[rank::size][worker::workers]", "read the same"),
+        ("return random.Random(rank + 9 * worker).sample(shards, 2)", "a random split overlaps"),
         ("return shards[rank * workers + worker :: size * workers]", "the ranks read [5, 3]"),
         ("return shards[rank::size][worker::workers][:1]", "shards are not read"),
-        ("return shards[rank::2][worker::workers]", "shards are not read"),
-        ("return shards[rank][worker:]", "It returns"),
         ("return [shards[rank::size]]", "It returns [["),
     ],
 )  # fmt: skip
 def test_split_that_is_wrong_gets_a_diagnosis(body: str, said: str, capsys):
-    yours = defined(f"def my_shards(shards, rank, size, worker, workers):\n    {body}", "my_shards")
+    yours = defined(f"def my_shards(shards, rank, size, worker, workers):\n    {body}", "my_shards",
+                    random=random)  # fmt: skip
     assert nb04.check_my_shards(yours) is nb04.my_shards
     wrong = capsys.readouterr().out
     assert wrong.startswith("✗") and said in wrong, wrong
@@ -131,10 +130,8 @@ def pipeline(shards, rank, size, batch, seed):
     images = records.shuffle(100, seed).map(prepare, num_parallel_calls=2)
     return images.batch(batch, drop_remainder=True).prefetch(1)
 """
-SHARD, INTERLEAVE = (
-    ".shard(size, rank)",
-    "\n    records = files.interleave(tf.data.TFRecordDataset)",
-)
+SHARD = ".shard(size, rank)"
+INTERLEAVE = "\n    records = files.interleave(tf.data.TFRecordDataset)"
 MAP = ".map(prepare, num_parallel_calls=2)"
 BATCHES = "\n    return images.batch(batch, drop_remainder=True)"
 OWN_FILES = (  # other ways to give each rank its files
@@ -147,7 +144,7 @@ OWN_FILES = (  # other ways to give each rank its files
 )  # fmt: skip
 
 
-def numbered(**more):
+def numbered():
     """Return the names that a learner's pipeline uses."""
     import tensorflow as tf
 
@@ -207,7 +204,7 @@ def test_pipeline_that_is_right_but_slow_or_large_passes_with_a_note(capsys):
         ("size, rank", "size, 0", "read twice"),
         (f"{SHARD}{INTERLEAVE}", f"{INTERLEAVE}{SHARD}", "opens files of other ranks"),
         ("records.shuffle", "records.take(16).shuffle", "return 2, 2 full batches instead of 3"),
-        (", drop_remainder=True).prefetch(1)", ").repeat()", "does not end"),
+        (", drop_remainder=True).prefetch(1)", ").repeat()", "never ends"),
         (", drop_remainder=True", "", "drop_remainder"),
         (".shuffle(100, seed)", "", "stay in their order"),
         ("seed)", "seed, reshuffle_each_iteration=False)", "same order"),
@@ -217,8 +214,8 @@ def test_pipeline_that_is_right_but_slow_or_large_passes_with_a_note(capsys):
         ("batch(batch, ", "batch(2 * batch, ", "with 8 as the batch size"),
         ("batch(batch, ", "batch(32, ", "instead of 3 each"),
         (".batch(batch, drop_remainder=True)", "", "Batch the images"),
-        (".prefetch(1)", ".as_numpy_iterator()", "Return the dataset itself"),
-        ("map(prepare, num_parallel_calls=2)", "map(lambda record: prepare(record)[0])", "a pair"),
+        (".prefetch(1)", ".as_numpy_iterator()", "Return a tf.data.Dataset"),
+        (MAP, ".map(lambda record: prepare(record)[0])", "not a pair"),
         (INTERLEAVE, "\n    records = files", "gets a file name"),
         (f"{MAP}{BATCHES}", f"{BATCHES.replace('images', 'records')}{MAP}", "`map` before"),
     ],
@@ -228,5 +225,4 @@ def test_pipeline_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, 
     yours = defined(STAGES.replace(old, new), "pipeline", **numbered())
     with pytest.raises(Wrong) as wrong:
         nb04.judge_pipeline(yours, tmp_path)
-    told = f"{wrong.value.diagnosis} {wrong.value.remedy}"
-    assert any(part in told for part in said.split("|")), told
+    assert said in f"{wrong.value.diagnosis} {wrong.value.remedy}"
