@@ -3,7 +3,7 @@
 #
 # In these exercises, you train one model on two workers with your own shard function, measure in a trace what communication costs, and turn a single-process script into one for many ranks.
 #
-# **Time:** 58 minutes · **Needs:** notebook 03 · **On a CPU:** about two minutes to run
+# **Time:** 52 minutes · **Needs:** notebook 03 · **On a CPU:** about two minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -48,36 +48,6 @@ workshop.check("ex03.shard", shard)
 
 # %%
 run = workshop.use(shard=shard)
-
-# %% [markdown]
-# ## ex03.start · The same start for every rank
-#
-# *fill in · easy · 6 minutes*
-#
-# Each rank has initialised its own weights, or rank 0 has read a checkpoint. Before the first step, all ranks need rank 0's weights. Horovod has `hvd.broadcast_parameters` for this, and DistributedDataParallel does it automatically; here you write it yourself. `broadcast_start(model)` takes a `torch.nn.Module` and returns nothing; afterwards, every rank's model has rank 0's values.
-#
-# | `import torch.distributed as dist` | |
-# |---|---|
-# | `dist.get_rank()`, `dist.get_world_size()` | this process's rank, and the number of ranks |
-# | `dist.broadcast(tensor, src=0)` | overwrites `tensor`, in place, with rank 0's |
-# | `dist.all_reduce(tensor)` | overwrites `tensor`, in place, with the sum over all ranks |
-#
-# The last two are collectives: every rank must call them, in the same order. The check starts groups of 2 and 3 processes and inspects every process's model.
-
-
-# %% tags=["answer", "ex03.start"]
-def broadcast_start(model):
-    """Copy rank 0's weights and running statistics into the model of every rank."""
-    import torch.distributed as dist
-
-    ### BEGIN SOLUTION
-    for tensor in model.state_dict().values():
-        dist.broadcast(tensor, src=0)
-    ### END SOLUTION
-
-
-# %% tags=["check", "ex03.start"]
-workshop.check("ex03.start", broadcast_start)
 
 # %% [markdown]
 # ## ex03.sums · A wrong accuracy
@@ -147,28 +117,7 @@ workshop.check("ex03.sums", metric_sums)
 # 1. how long at least one exchange was running
 # 2. how long at least one exchange but no computation was running: the *exposed* part
 #
-# For example, with an exchange from 0 to 5 ms, a second one from 3 to 8 ms and a convolution from 2 to 6 ms, the result is `(8.0, 4.0)`:
-
-# %%
-import matplotlib.pyplot as plt
-
-example = [
-    {"name": "nccl:all_reduce", "ts": 0, "dur": 5000},
-    {"name": "nccl:all_reduce", "ts": 3000, "dur": 5000},
-    {"name": "aten::convolution", "ts": 2000, "dur": 4000},
-]
-fig, axes = plt.subplots(figsize=(8, 2), layout="constrained")
-for row, event in enumerate(example):
-    kind = "communication" if "nccl" in event["name"] else "compute"
-    bar = event["ts"] / 1000, event["dur"] / 1000
-    axes.broken_barh([bar], (row - 0.4, 0.8), color=workshop.MEANING[kind])
-exchange = workshop.MEANING["communication"]
-axes.broken_barh([(0, 2), (6, 2)], (2.6, 0.8), facecolor="none", edgecolor=exchange, hatch="///")
-axes.set_yticks(range(4), [*(event["name"] for event in example), "exposed"])
-axes.set(xlabel="milliseconds", title="8 ms of exchange, 4 ms of it exposed")
-axes.invert_yaxis()
-alt = "Two exchanges run from 0 to 5 and 3 to 8 ms, a convolution from 2 to 6 ms."
-workshop.figure(fig, alt=f"{alt} The exchange is exposed from 0 to 2 and from 6 to 8 ms.")
+# For example, with an exchange from 0 to 5 ms, a second one from 3 to 8 ms and a convolution from 2 to 6 ms, the result is `(8.0, 4.0)`: the exchange is exposed from 0 to 2 and from 6 to 8 ms.
 
 
 # %% tags=["answer", "ex03.exposed"]

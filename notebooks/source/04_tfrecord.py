@@ -7,7 +7,7 @@
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
-device: float | None = None  # images/s of a simulated GPU; None: yours, without one a V100
+device: float | None = None  # images/s of a simulated GPU; None: a V100, with a GPU an H100
 rounds: int | None = None  # rounds in which the stages take turns
 seed: int = 0  # seed of Python's random numbers and of the shuffles
 
@@ -18,7 +18,6 @@ import random
 import shutil
 import struct
 import time
-from itertools import pairwise
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -27,13 +26,12 @@ import torch
 from PIL import Image
 
 import workshop
-from workshop.lessons import nb01, nb04
+from workshop.lessons import nb04
 
 session = workshop.start("04", profile)
 rounds, batch_size = rounds or session.rounds, session.batch_size
 cores = session.machine.cores
-this_gpu = nb01.training_speed() if torch.cuda.is_available() else None  # ResNet-50, float16
-device = device or this_gpu or session.results[session.device].value
+device = device or session.results[session.device].value
 os.chdir(session.folder)  # scratch files are written here
 folder = workshop.ladder.shards_folder()  # notebook 05 trains from it
 TF = workshop.has("tensorflow")
@@ -78,38 +76,25 @@ for _ in range(session.batches):
     next(loop)
 loop_s = (time.perf_counter() - begin) / (batch_size * session.batches)
 print(f"The loop prepares {1 / loop_s:.0f} images/s on one core")
-published = {"1 V100, FP32": "1gpu.fp32", "1 V100, FP16": "1gpu.fp16", "8 V100, FP16": "8gpu.fp16"}
-speeds = {name: session.results[f"published.v100.{k}.ips"].value for name, k in published.items()}
-for name, speed in speeds.items():
-    print(f"{name}: {speed:8,.1f} images/s need {speed * loop_s:5.1f} loops")
-session.note("loop_ms", 1000 * loop_s, "ms", "a Python loop's time per image")
+for gpus in (1, 8):
+    needed = session.results[f"published.v100.{gpus}gpu.fp16.ips"].value
+    print(f"{gpus} V100, FP16: {needed:8,.1f} images/s need {needed * loop_s:5.1f} loops")
 
 # %% [markdown]
 # ## Many small files
 #
-# ImageNet is 1.3 million files. Each has to be found, opened, read and closed. **Predict:** what share of the loop's time is that? Which takes longer, decoding a JPEG or resizing the crop? The next cell times three parts:
+# ImageNet is 1.3 million files. Each has to be found, opened, read and closed. **Predict:** what share of the loop's time is that?
 
 # %%
 some = random.sample(paths, min(96, len(paths)))
-
-
-def python_parts():
-    """Return the seconds per image of reading, of decoding, and of cropping with resizing."""
-    times = [time.perf_counter()]
-    contents = [path.read_bytes() for path in some]
-    times.append(time.perf_counter())
-    photos = [Image.open(io.BytesIO(jpeg)) for jpeg in contents]
-    for photo in photos:
-        photo.load()  # Image.open reads only the header
-    times.append(time.perf_counter())
-    np.stack([crop(photo) for photo in photos])
-    times.append(time.perf_counter())
-    return np.diff(times) / len(some)
-
-
-parts = np.median([python_parts() for _ in range(rounds)], axis=0)
-for part, seconds in zip(("open, read, close", "decode", "crop, resize"), parts, strict=True):
-    print(f"{part:17} {1e6 * seconds:6,.0f} µs per image, {seconds / parts.sum():.1%}")
+seconds = []
+for _ in range(rounds):
+    begin = time.perf_counter()
+    for path in some:
+        path.read_bytes()
+    seconds.append((time.perf_counter() - begin) / len(some))
+read_s = np.median(seconds)
+print(f"Open, read, close: {1e6 * read_s:,.0f} µs of {1e6 * loop_s:,.0f} µs, {read_s / loop_s:.1%}")
 
 # %% [markdown]
 # If your files are cached in memory, reading them is nearly free, and the loop spends its time on decoding and resizing. A hard disk typically adds 10 ms per file: at most 100 files per second, one at a time.
@@ -243,7 +228,7 @@ class Shards(torch.utils.data.IterableDataset):
 
 
 # %% [markdown]
-# The next cell starts the workers and feeds a device that sleeps for as long as a real one would compute. It is simulated even if you have a GPU (then at its measured speed), so that you can choose another; DALI (notebook 05) can use the GPU. **Predict** the speed-up here, and in each cell with a `guess`.
+# The next cell starts the workers and feeds a simulated device, which sleeps for as long as a real one would compute, so that you can choose its speed. In each cell with a `guess`, **predict** the speed-up. A single measurement can mislead: the two inputs take turns, and a difference is clear if all turns, at least five, agree.
 
 # %%
 photos = Shards(rank=0, size=1)
@@ -254,7 +239,7 @@ images, labels = next(iter(loader))
 print(tuple(images.shape), images.dtype, labels[:8].tolist())
 stages = {"Python loop": python_loop(), "PyTorch workers": iter(loader)}
 ahead = {"PyTorch workers": 2 * cores}  # batches prepared ahead: taken before the clock starts
-predicted = {}
+timed = {}
 
 
 def rate(name, compute_s=batch_size / device):
@@ -272,12 +257,13 @@ def rate(name, compute_s=batch_size / device):
 
 
 def measure(name, guess, before="Python loop"):
-    """Print the speeds of two stages, with their ratio and your guess; return the first speed."""
-    predicted[name] = guess, before
-    old, new = rate(before), rate(name)
-    print(f"{before} {old:.0f}, {name} {new:.0f} images/s: {new / old:.2f} times;", end=" ")
-    print(f"you predicted {guess:g}")
-    return old
+    """Let two stages take turns; print their speeds, the ratio and your guess."""
+    turns = np.array([(rate(before), rate(name)) for _ in range(rounds)])
+    timed.setdefault(before, turns[:, 0])
+    timed[name] = turns[:, 1]
+    old, new = np.median(turns, axis=0)
+    print(f"{before} {old:.0f}, {name} {new:.0f} images/s:", end=" ")
+    print(f"{workshop.ratio(turns[:, 1] / turns[:, 0])}; you predicted {guess:g}")
 
 
 guess = 1.5  # your number
@@ -289,7 +275,7 @@ print(f"The device alone: {device:,.0f} images/s")
 #
 # You describe the work once; tf.data then runs it in its own threads, without Python. Add one stage at a time, and predict each speed-up over the stage before. (All need TensorFlow.)
 #
-# **Read, parse, decode, batch.** A record is a string until `parse_single_example` parses it. These four steps run one after another, alternating with the device. (The options disable what tf.data would add by itself: parallel maps, fusing `map` with `batch`, and prefetching.) Is it faster than Python? It reads, decodes and resizes differently (in float32; Pillow resizes in integers), so the cell also times each part.
+# **Read, parse, decode, batch.** A record is a string until `parse_single_example` parses it. These four steps run one after another, alternating with the device. (The options disable what tf.data would add by itself: parallel maps, fusing `map` with `batch`, and prefetching.) Is it faster than Python? It resizes in float32, Pillow in integers.
 
 # %%
 if TF:
@@ -308,16 +294,11 @@ if TF:
     def resize(image):
         return tf.cast(tf.image.resize(image, (224, 224), antialias=True), tf.uint8)
 
-    def decode_all(record):
+    def decode(record):
         jpeg = tf.io.parse_single_example(record, DESCRIPTION)[IMAGE]
-        return tf.io.decode_jpeg(jpeg, channels=3)
-
-    def crop_resize(image):
+        image = tf.io.decode_jpeg(jpeg, channels=3)
         top, left, height, width = tf.unstack(random_box(tf.shape(image)))
         return resize(image[top : top + height, left : left + width])
-
-    def decode(record):
-        return crop_resize(decode_all(record))
 
     by_hand = tf.data.Options()
     by_hand.experimental_optimization.map_and_batch_fusion = False
@@ -327,23 +308,6 @@ if TF:
     stages["tf.data"] = records.map(decode).batch(batch_size)
     guess = 2  # your number
     measure("tf.data", guess)
-    kept = records.take(len(some)).cache().repeat()  # in memory, for the next part
-    decoded = kept.map(decode_all).take(len(some)).cache().repeat()
-    streams = [iter(part) for part in (records, kept.map(decode_all), decoded.map(crop_resize))]
-
-    def tf_data_parts():
-        """Return the seconds per image of the same three parts in tf.data."""
-        times = [time.perf_counter()]
-        for stream in streams:
-            for _ in some:
-                next(stream)
-            times.append(time.perf_counter())
-        return np.diff(times) / len(some)
-
-    tf_data_parts()  # warm up: fills the caches
-    both = np.median([(python_parts(), tf_data_parts()) for _ in range(rounds)], axis=0)
-    for part, *us in zip(("read", "decode", "crop, resize"), *1e6 * both, strict=True):
-        print(f"{part:12} {us[0]:6,.0f} µs per image in Python, {us[1]:6,.0f} in tf.data")
 
 # %% [markdown]
 # **Interleave** reads several shards at the same time; on a network file system, this hides latency. **Shuffle** keeps a buffer of records and returns one of them at random. It comes before `map`, so that the buffer holds 100 KB JPEGs rather than 150 KB crops. What do the two gain or cost?
@@ -364,13 +328,10 @@ if TF:
 if TF:
     stages["+ parallel map"] = records.map(decode, num_parallel_calls=cores).batch(batch_size)
     guess = cores  # your number
-    old = measure("+ parallel map", guess, before="+ interleave, shuffle")
-    preparing = 1 / old - 1 / device  # seconds per image
-    most = 1 / (preparing / cores + 1 / device) / old
-    print(f"If {cores} cores shared the work perfectly: {most:.2f} times")
+    measure("+ parallel map", guess, before="+ interleave, shuffle")
 
 # %% [markdown]
-# **Decode only the crop. Predict:** what share of an image's time does decoding its bottom quarter take? The JPEG's header gives the image's size, enough to choose the random box. TensorFlow calls libjpeg-turbo, which reads a JPEG in two steps: Huffman decoding, in order from the first byte; then, for each block, the inverse DCT and the conversion to RGB. Outside the box, it skips the second step; below it, the first, too.
+# **Decode only the crop.** The JPEG's header gives the image's size, enough to choose the random box. TensorFlow calls libjpeg-turbo, which reads a JPEG in two steps: Huffman decoding, in order from the first byte; then, for each block, the inverse DCT and the conversion to RGB. Outside the box, it skips the second step; below it, the first, too.
 
 # %%
 if TF:
@@ -381,15 +342,6 @@ if TF:
         box = random_box(tf.io.extract_jpeg_shape(jpeg))
         return resize(tf.io.decode_and_crop_jpeg(jpeg, box, channels=3)), label
 
-    ms, contents = {}, [path.read_bytes() for path in some]
-    shapes = [tf.io.extract_jpeg_shape(jpeg).numpy() for jpeg in contents]
-    for name in 2 * ("image", "bottom quarter"):  # the first time warms up
-        begin = time.perf_counter()
-        for jpeg, (height, width, _) in zip(contents, shapes, strict=True):
-            rows = height if name == "image" else height // 4
-            tf.io.decode_and_crop_jpeg(jpeg, [height - rows, 0, rows, width], channels=3)
-        ms[name] = 1000 * (time.perf_counter() - begin) / len(contents)
-    print(f"The bottom quarter takes {ms['bottom quarter'] / ms['image']:.0%} of the image's time.")
     crops = records.map(decode_crop, num_parallel_calls=cores)
     stages["+ decode the crop"] = crops.batch(batch_size)
     guess = 1.5  # your number
@@ -403,66 +355,40 @@ if TF:
     stages["+ prefetch"] = crops.batch(batch_size).prefetch(2)
     ahead["+ prefetch"] = 2
     guess = 1.2  # your number
-    old = measure("+ prefetch", guess, before="+ decode the crop")
-    most = min(device, 1 / (1 / old - 1 / device)) / old
-    print(f"If the shorter were hidden completely: {most:.2f} times")
+    measure("+ prefetch", guess, before="+ decode the crop")
 
 # %% [markdown]
-# A single measurement can mislead. Next, all stages take turns, so that a slow spell affects them all. Diamonds are your predictions. A difference is clear if all turns, at least five, agree.
+# All stages in one figure. Up to `+ decode the crop`, input and device alternate; PyTorch's workers and `+ prefetch`, the complete pipelines, overlap with the device.
 
 # %%
-stages["PyTorch workers"] = stages.pop("PyTorch workers")  # last: not a stage of tf.data
-timed = {name: [] for name in stages}
-ready = ["+ prefetch"] * TF + ["PyTorch workers"]  # the complete pipelines
-alone = {name: [] for name in ready}  # without the device
-for _ in range(rounds):
-    for name in stages:
-        timed[name].append(rate(name))
-    for name in alone:
-        alone[name].append(rate(name, compute_s=0))
 speed = {name: float(np.median(values)) for name, values in timed.items()}
-names = list(speed)
-
 fig, ax = plt.subplots(figsize=(9, 3.8), layout="constrained")
 workshop.ranges(ax, timed, "input")
-for name, (guess, before) in predicted.items():
-    ax.plot(guess * speed[before], names.index(name) + 0.3, "D", color="black", mfc="white")
 ax.axvline(device, color="black", ls="--")
 ax.text(device, -0.6, "the device alone ", ha="right")
-between = names.index(ready[0]) - 0.5
-ax.axhline(between, color="0.55", ls=":")
-ax.text(device, between - 0.1, "input and device alternate ", ha="right", va="bottom")
-ax.text(device, between + 0.1, "they overlap ", ha="right", va="top")
 title = f"At best, the device is busy {max(speed.values()) / device:.0%} of the time"
 ax.set(title=title, xlabel="images/s, 224 px: median, and a dot per turn")
 found = ", ".join(f"{name} {value:.0f}" for name, value in speed.items())
 workshop.figure(fig, alt=f"Images/s with a device of {device:,.1f}: {found}.")
-compared = [*pairwise(names[:-1]), ("Python loop", "PyTorch workers")]
-compared += [("PyTorch workers", "+ prefetch")] * TF
-for before, name in compared:
-    print(f"{name!r} over {before!r}: {workshop.ratio(np.divide(timed[name], timed[before]))}")
-gain = max(speed.values()) / speed["Python loop"]
-session.note("gain", gain, "times", "speed of the fastest input over the Python loop")
 
 # %% [markdown]
-# If a bar ends left of the dashed line, **the device waits for its input**. While images are decoded one at a time, expect little from tf.data or interleaving. *n* cores decode at most *n* times as fast; on a busy machine, the gain can vanish. Decoding only the crop skips few Huffman codes. Prefetching hides the shorter of input and device. PyTorch's workers use *n* cores and prefetch.
+# If a bar ends left of the dashed line, **the device waits for its input**. While images are decoded one at a time, expect little from tf.data or interleaving. *n* cores decode at most *n* times as fast; on a busy machine, the gain can vanish. Prefetching hides the shorter of input and device. PyTorch's workers use *n* cores and prefetch.
 #
 # Shards alone save at most the time of reading, a few percent if your files are cached. They pay off where opening a file is slow (notebook 01). Rung 3, in 05, reads yours.
 #
-# The last line compares the two complete pipelines. **tf.data is not always the faster one.** Its threads run no Python and decode only the crop, but its antialiased resize, in float32, can cost more than Pillow's. Compare the parts timed above.
+# Compare the two complete pipelines. tf.data's threads run no Python and decode only the crop, but that does not make it the faster one on every machine: measure both.
 #
 # ## Where is the time going now?
 #
-# How many cores keep a device busy? Divide its images/s by those of one core. **Predict** how many one H100 needs (and your GPU, if you have one).
+# How many cores keep a device busy? Divide its images/s by those of one core. **Predict** how many one H100 needs.
 
 # %% tags=["results"]
-devices = {"this GPU, float16": this_gpu} if this_gpu else {}
-devices |= {
+devices = {
     "one V100, FP16 (published)": session.results["published.v100.1gpu.fp16.ips"].value,
     "one H100, float16 (recorded)": session.results["input.h100.synthetic"].value,
 }
-for name in ready:
-    one_core = np.median(alone[name]) / cores
+for name in ["PyTorch workers"] + ["+ prefetch"] * TF:
+    one_core = np.median([rate(name, compute_s=0) for _ in range(rounds)]) / cores
     print(f"One of {cores} cores prepares {one_core:,.0f} images/s with {name!r}. Cores needed:")
     for device_name, needed in devices.items():
         print(f"  {needed / one_core:8.3g} for {needed:7,.1f} images/s: {device_name}")
@@ -499,7 +425,7 @@ if TF:
 # - **One seed** is right, but each rank reads everything and drops seven of eight records.
 # - **Shard, shuffle** is right and cheap. Shard the *file names*, before anything is read. If shards differ in size, `.take(steps)` gives all ranks the same number of steps. Each rank sees the same eighth in every epoch, unless you reshuffle the files with a common seed.
 #
-# **Your turn.** Put the stages together, for one rank of many: which order do `shard`, `interleave`, `shuffle`, `map`, `batch` and `prefetch` need? `decode_crop` above returns an image and its label. The check runs your function on small shards whose labels number the images. Then it feeds the device; **predict** its speed-up over `+ prefetch` (one pair can mislead: run the turns again). `tf.data.AUTOTUNE` lets tf.data choose a buffer size or `num_parallel_calls`.
+# **Your turn.** Put the stages together, for one rank of many: which order do `shard`, `interleave`, `shuffle`, `map`, `batch` and `prefetch` need? `decode_crop` above returns an image and its label. The check runs your function on small shards whose labels number the images. Then it feeds the device; **predict** its speed-up over `+ prefetch`. `tf.data.AUTOTUNE` lets tf.data choose a buffer size or `num_parallel_calls`.
 
 
 # %%
@@ -524,28 +450,20 @@ if TF:
 # %%
 if TF:
     labels = np.sort([classes.index(path.parent.name) for path in paths])
-    sizes = [len(labels) // 24, len(labels) // 6, len(labels)]  # half a class, two, all
+    half, two = len(labels) // 24, len(labels) // 6  # classes
     yours = [classes.index(p.parent.name) for n in range(count) for p in shuffled[n::count]]
-    orders = {f"sorted,\nbuffer {size:,}": (labels, size) for size in sizes}
-    orders[f"your shards,\nbuffer {sizes[0]:,}"] = yours, sizes[0]
-    fig, axes = plt.subplots(len(orders), 1, figsize=(9, 3.4), layout="constrained")
-    mixed = {}
-    for ax, (name, (order, size)) in zip(axes, orders.items(), strict=True):
+    for name, order, size in (
+        ("sorted", labels, half),
+        ("sorted", labels, two),
+        ("sorted", labels, len(labels)),
+        ("your shards", yours, half),
+    ):
         stream = tf.data.Dataset.from_tensor_slices(order).shuffle(size, seed).batch(32, True)
-        batches = np.array(list(stream.as_numpy_iterator()))
-        mixed[name] = np.mean([len(set(batch)) for batch in batches])
-        ax.imshow(batches.reshape(1, -1), aspect="auto", cmap="cividis", interpolation="nearest")
-        ax.set(xticks=[], yticks=[])
-        ax.set_ylabel(name, rotation=0, ha="right", va="center")
-        found = f"{mixed[name]:.1f} of {len(classes)}\nclasses in\na batch"
-        ax.text(1.01, 0.5, found, transform=ax.transAxes, va="center")
-    fig.suptitle("Only a buffer as large as the sorted file mixes it fully", x=0.01, ha="left")
-    axes[-1].set_xlabel("images of an epoch, in order; the shade is the class")
-    counts = "; ".join(f"{name}: {number:.1f}" for name, number in mixed.items())
-    workshop.figure(fig, alt=f"Mean number of classes in a batch: {counts}".replace("\n", " "))
+        mixed = np.mean([len(set(batch)) for batch in stream.as_numpy_iterator()])
+        print(f"{name:12} buffer {size:5,}: {mixed:4.1f} of {len(classes)} classes in a batch")
 
 # %% [markdown]
-# Notebook 02 showed what sorted batches do to batch norm. A large buffer costs memory on every rank. So shuffle **once, when you write the shards**, as you did; then a small buffer suffices (last row).
+# Notebook 02 showed what sorted batches do to batch norm. A large buffer costs memory on every rank. So shuffle **once, when you write the shards**, as you did; then a small buffer suffices (last line).
 #
 # ### A bug that stays silent
 #

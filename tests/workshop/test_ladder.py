@@ -35,9 +35,6 @@ STEPS = {  # each script and the one before
     f"ladder/{after}_{library}": "ladder/1_single" if after == "2" else f"ladder/{before}_{library}"
     for before, after in itertools.pairwise(ladder.RUNGS)
     for library in ladder.LIBRARIES
-} | {
-    "recipes/train_horovod": "recipes/train_single",
-    "recipes/train_tfrecord": "recipes/train_horovod",
 }
 SCRIPTS = [
     "1_single",

@@ -1,4 +1,4 @@
-"""Checks of ex03: shards, the common start, sums against means of means, a trace, recipe 1."""
+"""Checks of ex03: shards, sums against means of means, a trace, recipe 1."""
 
 from __future__ import annotations
 
@@ -53,38 +53,6 @@ def rows(order: np.ndarray, rank: int, size: int, batch: int) -> list[list[int]]
     steps = [order[at : at + size * batch] for at in range(0, len(order), size * batch)]
     own = [step[rank * batch : (rank + 1) * batch].tolist() for step in steps]
     return own[: len(order) // (size * batch)]
-
-
-# --- ex03.start -----------------------------------------------------------------------------------
-
-
-def start(answer: Callable[[Any], Any]) -> str:
-    sizes = (2, 3)
-    cases = process_ranks.together(answer, "alike", [{"size": size} for size in sizes])
-    for size, found in zip(sizes, cases, strict=True):
-        for rank, tensors in enumerate(process_ranks.results_of(found)):
-            _like_first(tensors, rank, size)
-    return "2 and 3 ranks, weights and running statistics: all have rank 0's."
-
-
-def _like_first(tensors: dict[str, Any], rank: int, size: int) -> None:
-    """Raise Wrong unless all tensors of a rank's model are full of rank 0's values."""
-    got = np.array([[np.min(values), np.max(values)] for values in tensors.values()])
-    before = np.array([process_ranks.own(number) for number in range(size)])[:, :, None]
-    off = ~np.isclose(got, before[0]).all(1)
-    if not off.any():
-        return
-    name = list(tensors)[off.argmax()]
-    keeps = rank and np.allclose(got[off], before[rank][off])
-    compare.refuse(
-        (keeps and off.all(), f"rank {rank} keeps its own weights.",
-         "Overwrite each tensor in place, with dist.broadcast(tensor, src=0)."),
-        (keeps, f"{name} was not sent: rank {rank} keeps its own.",
-         "Send all of model.state_dict(): running statistics belong to the model too, and"
-         " model.parameters() has none of them."),
-        (True, f"{name} on rank {rank} of {size} is {got[off][0].mean():g}, and it was"
-         f" {before[0][off][0].item():g} on rank 0.", "Send rank 0's values to all."),
-    )  # fmt: skip
 
 
 # --- ex03.sums ------------------------------------------------------------------------------------

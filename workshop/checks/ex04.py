@@ -1,4 +1,4 @@
-"""Checks of ex04: a hurried script, the order of the stages, a tf.data pipeline, recipe 2."""
+"""Checks of ex04: a hurried script, recipe 2."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import inspect
 import itertools
 import tempfile
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,50 +80,101 @@ def hunt(answer: Iterable[int]) -> str:
     return " ".join(f"Line {n}: {what}." for n, what in sorted(bugs.items()))
 
 
-# --- ex04.order -----------------------------------------------------------------------------------
+# --- tf.data pipelines, also of notebook 04 -------------------------------------------------------
 
-STAGES = ("list files", "shard", "interleave", "shuffle", "map", "batch", "prefetch")
-PAIRS = (  # the first must come before the second; what happens if it does not, and the remedy
-    ("list files", "shard", "there is nothing to shard before the files are listed.",
-     "List them first, in the same order on every rank."),
-    ("list files", "interleave", "files are opened before they are listed.", "List them first."),
-    ("shard", "interleave", "every rank opens every file and throws away the other ranks' records.",
-     "Shard the file names before any file is opened."),
-    ("shard", "shuffle", "each rank shuffles differently before sharding: some images are read"
-     " twice, others never.", "Shard before you shuffle."),
-    ("interleave", "shuffle", "only the file names are shuffled: the records of each file stay in"
-     " their order.", "Shuffle the records, after interleave."),
-    ("interleave", "map", "map would decode file names.", "Open the files first."),
-    ("shuffle", "batch", "whole batches are shuffled: the images in each stay together, and the"
-     " buffer holds 1,000 batches.", "Shuffle the records, before they are decoded."),
-    ("shuffle", "map", "the shuffle buffer holds decoded images: 1,000 of them at 224 pixels take "
-     "150 MB, as float32 600 MB; JPEGs 100 MB.", "Shuffle the records before they are decoded."),
-    ("map", "batch", "map decodes one JPEG, and would get a batch of records.",
-     "Decode and crop each image first."),
-    ("batch", "prefetch", "single images are prefetched, and the batch is assembled while the step"
-     " waits for it.", "Prefetch what the step takes: batches."),
-)  # fmt: skip
+SHARD_FILES = (
+    "Use shard(size, rank) before you shuffle, on files in the same order on all ranks:"
+    " list_files shuffles them unless you pass shuffle=False."
+)
 
 
-def order(answer: Iterable[str]) -> str:
-    if not isinstance(answer, list | tuple | np.ndarray):
-        wrong(f"the answer is {compare.kind_of(answer, 'a list')}: it has no order.",
-              "Write a list of seven names.")  # fmt: skip
-    names = [str(stage) for stage in answer]
-    missing = [stage for stage in STAGES if stage not in names]
-    more = [stage for stage in names if stage not in STAGES or names.count(stage) > 1]
+def batches_of(dataset: Any, most: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return the images and labels of each batch in a pass; raise Wrong if it has over `most`."""
+    if not hasattr(dataset, "as_numpy_iterator"):
+        wrong(f"the answer returns a {type(dataset).__name__}.", "Return a tf.data.Dataset.")
+    found = list(itertools.islice(dataset.as_numpy_iterator(), most + 1))
     refuse(
-        (missing, f"{(*missing, '')[0]!r} is missing.", "Use each of the seven stages once."),
-        (more, f"{(*more, '')[0]!r} is there twice, or not a stage.",
-         "Use each of the seven stages once, with its name from the list."),
+        (not all(isinstance(batch, tuple) and len(batch) == 2 for batch in found),
+         "an element is not a pair.", "Make each element (images, labels)."),
+        (len(found) > most, "the dataset never ends.", "Remove repeat(): one pass is one epoch."),
     )  # fmt: skip
-    refuse(*((names.index(a) > names.index(b), why, remedy) for a, b, why, remedy in PAIRS))
-    return "sharded before any file is opened, decoded late, prefetched in whole batches."
+    return [(np.asarray(images), np.asarray(labels)) for images, labels in found]
 
 
-# --- ex04.feed ------------------------------------------------------------------------------------
+def judge_epochs(epochs: list[list[np.ndarray]], ends: Sequence[int], steps: int) -> None:
+    """Raise Wrong unless ranks share the files and read them in a new order in each of two epochs.
+
+    An epoch has for each rank the numbers of its images, (steps, batch). File i has the images from
+    `ends[i - 1]` to `ends[i] - 1`, in order.
+    """
+    for parts in epochs:
+        numbers = np.concatenate(parts)
+        files = [set(np.searchsorted(ends, part.ravel(), "right")) for part in parts]
+        taken = [len(part) for part in parts]
+        refuse(
+            (len(np.unique(numbers)) < numbers.size, "an image is read twice in an epoch.",
+             SHARD_FILES),
+            (any(a & b for a, b in itertools.combinations(files, 2)),
+             "every rank opens every file and throws away the records of the others.",
+             "Shard the file names before any file is opened: shard(size, rank)."),
+            (set(taken) != {steps}, f"the ranks return {', '.join(map(str, taken))} full batches"
+             f" instead of {steps} each: a rank with more waits for the others forever.",
+             "Read every shard of the rank to its end, once, and end each epoch after `batch`."),
+        )  # fmt: skip
+    for first, second in zip(*epochs, strict=True):  # of one rank
+        order = first.ravel()
+        files = np.searchsorted(ends, order, "right")
+        inside = [order[files == file] for file in set(files)]
+        batches = [{*map(tuple, np.sort(part))} for part in (first, second)]
+        refuse(
+            (all((np.diff(part) > 0).all() for part in inside),
+             "the images of each file stay in their order.",
+             "Shuffle the records, after interleave."),
+            (np.array_equal(first, second), "both epochs have the same order.",
+             "Shuffle the records, after any `cache`, and without reshuffle_each_iteration=False."),
+            (2 * len(set.intersection(*batches)) > len(first), "whole batches are shuffled: the"
+             " same images are together in each epoch.", "Shuffle before `batch`."),
+        )  # fmt: skip
+
+
+def what_is_slow(answer: Callable[..., Any], dataset: Any, draws: bool = False) -> str:
+    """Return what makes a right pipeline, and the `dataset` it returned, slow or large.
+
+    These are sentences for the end of a text; an answer whose source is unknown gets none. With
+    `draws`, its map draws random numbers: tf.data parallelises other maps by itself.
+    """
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(answer)))
+    except (OSError, TypeError, SyntaxError):
+        return ""
+    calls: dict[str, list[ast.Call]] = {"map": [], "shuffle": [], "batch": [], "prefetch": []}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            calls.setdefault(node.func.attr, []).append(node)
+    last = {
+        name: max(
+            ((n.func.end_lineno or 0, n.func.end_col_offset or 0) for n in nodes), default=(0, 0)
+        )
+        for name, nodes in calls.items()
+    }
+    found = ""
+    if "Prefetch" not in type(dataset).__name__ and last["prefetch"] <= last["batch"]:
+        found += " Slow: without `prefetch` after `batch`, each step waits for its batch."
+    if len(calls["map"]) == 1:
+        (only,) = calls["map"]
+        if draws and len(only.args) + len(only.keywords) == 1:
+            found += " Slow: without `num_parallel_calls`, `map` decodes one image at a time."
+        if last["map"] < last["shuffle"]:
+            found += " Large: `map` comes before `shuffle`, so the buffer holds what `map` makes."
+    return found
+
+
+# --- ex04.recipe ----------------------------------------------------------------------------------
 
 SHAPE = HEIGHT, WIDTH, _ = 4, 6, 3  # of an image
+CASES = (  # images, shards, ranks, batch, steps: in the second, rank 0 has 19 full batches
+    (240, 6, 2, 4, 30), (96, 5, 2, 3, 12), (22, 3, 1, 4, 4),
+)  # fmt: skip
 
 
 def images_of(count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -131,173 +182,6 @@ def images_of(count: int) -> tuple[np.ndarray, np.ndarray]:
     numbers = np.arange(count)
     images = np.broadcast_to(numbers[:, None, None, None], (count, *SHAPE)).astype(np.uint8)
     return images.copy(), (numbers * 7 % 5).astype(np.int32)
-
-
-def feed(answer: Callable[..., Any]) -> str:
-    """Check two epochs of the dataset on 1 and 2 ranks."""
-    for count, size, batch in ((240, 2, 4), (11, 2, 3), (9, 1, 2)):
-        images, labels = images_of(count)
-        made = [compare.call(answer, images, labels, rank, size, batch, 5) for rank in range(size)]
-        epochs = [[_read(dataset, labels, batch) for dataset in made] for _ in range(2)]
-        case = f"{count} images, {size} ranks, batch {batch}"
-        for epoch in epochs:
-            _right_steps(epoch, count // (size * batch), case, "Shard the images, take count //"
-                         " (size · batch) batches on every rank, and drop the rest.")  # fmt: skip
-            _none_twice(epoch, case)
-        if count == 240:
-            _shuffled(epochs, count)
-    return (
-        "two epochs on 1 and 2 ranks: equal steps, no image twice, labels with images."
-        + what_is_slow(answer, made[0])
-    )
-
-
-def what_is_slow(answer: Callable[..., Any], dataset: Any) -> str:
-    """Return what makes a right pipeline, and the `dataset` it returned, slow or large.
-
-    These are sentences for the end of a text; an answer whose source is unknown gets none.
-    """
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(answer)))
-    except (OSError, TypeError, SyntaxError):
-        return ""
-    places: dict[str, list[tuple[int, int]]] = {
-        name: [] for name in ("shard", "map", "shuffle", "batch", "prefetch")
-    }
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and node.attr in places:
-            places[node.attr].append((node.end_lineno or 0, node.end_col_offset or 0))
-    found = ""
-    fetches, batches = places["prefetch"], places["batch"]
-    if "Prefetch" not in type(dataset).__name__ and (
-        not fetches or max(fetches) < min(batches, default=(0, 0))
-    ):
-        found += " Slow: without `prefetch` after `batch`, each step waits for its batch."
-    shards, maps, shuffles = places["shard"], places["map"], places["shuffle"]
-    if len(maps) == len(shards) == 1 and maps < shards:
-        found += " Slow: `map` comes before `shard`, so each rank also maps the images"
-        found += " of all other ranks."
-    if len(maps) == 1 and maps[0] < max(shuffles, default=(0, 0)):
-        found += " Large: `map` comes before `shuffle`, so the buffer holds what `map` makes."
-    return found
-
-
-def _read(dataset: Any, labels: np.ndarray, batch: int) -> np.ndarray:
-    """Return the numbers of the images (steps, batch) in one pass over a rank's dataset.
-
-    Raises Wrong unless all batches have the right form, pixels and labels.
-    """
-    if not hasattr(dataset, "as_numpy_iterator"):
-        wrong(f"the answer returns a {type(dataset).__name__}.", "Return a tf.data.Dataset.")
-    batches = list(itertools.islice(dataset.as_numpy_iterator(), len(labels) + 1))
-    pairs = all(isinstance(batch, tuple) and len(batch) == 2 for batch in batches[:1])
-    refuse(
-        (len(batches) > len(labels), "the dataset never ends.",
-         "Remove repeat(): one pass is one epoch."),
-        (not pairs, "an element is not a pair.", "Make each element (images, labels)."),
-    )  # fmt: skip
-    for pixels, given in batches:
-        _right_form(pixels, given, batch)
-        _right_pixels(pixels, len(labels))
-    numbers = np.array([np.rint(255 * pixels[:, 0, 0, 0]) for pixels, _ in batches], int)
-    numbers = numbers.reshape(-1, batch)
-    off = np.array([given for _, given in batches], int).reshape(-1, batch) - labels[numbers]
-    refuse(
-        (off.any() and np.ptp(off) == 0, "the labels are off by one.",
-         "Pass them on as they are: the records count classes from 0, and so does the loss."),
-        (off.any(), "images and labels are out of step.", "Shuffle them as pairs."),
-    )  # fmt: skip
-    return numbers
-
-
-def _right_form(pixels: np.ndarray, labels: Any, batch: int) -> None:
-    labels = np.asarray(labels)
-    refuse(
-        (pixels.shape == (batch, WIDTH, HEIGHT, 3), f"images of {HEIGHT} rows and {WIDTH} columns"
-         f" come as {pixels.shape[1:]}: height and width are swapped.",
-         "Reshape to (height, width, 3): the pixels of a row follow each other."),
-        (pixels.shape != (batch, *SHAPE), f"a batch of images is {pixels.shape}.",
-         f"It should be {(batch, *SHAPE)}: batch(batch, drop_remainder=True)."),
-        (labels.shape != (batch,) or labels.dtype.kind not in "iu",
-         f"the labels of a batch are {labels.dtype}, {labels.shape}.",
-         f"They should be whole numbers, ({batch},): tf.cast(label, tf.int32)."),
-    )  # fmt: skip
-
-
-def _right_pixels(pixels: np.ndarray, count: int) -> None:
-    remedy = "The network takes float32 from 0 to 1: map with tf.cast(image, tf.float32) / 255."
-    if pixels.dtype != np.float32 or pixels.max() > 1:
-        wrong(f"the images are {pixels.dtype}, up to {pixels.max():g}.", remedy)
-    levels = 255 * compare.numbers(pixels, "the images")
-    off = np.abs(levels - np.rint(levels)).max() > 0.01
-    if off or levels.min() < 0 or levels.max() >= count:
-        wrong("the images are not their bytes divided by 255.", remedy)
-
-
-def _right_steps(epoch: list[np.ndarray], steps: int, case: str, remedy: str) -> None:
-    taken = [len(part) for part in epoch]
-    refuse(
-        (len({*taken}) > 1, f"the ranks return {', '.join(map(str, taken))} batches ({case}): the"
-         " rank with more waits for the others' gradients forever.", remedy),
-        (taken[0] != steps, f"a rank returns {taken[0]} batches instead of {steps} ({case}).",
-         remedy),
-    )  # fmt: skip
-
-
-def _none_twice(
-    epoch: list[np.ndarray], case: str, remedy: str = "Use shard(size, rank) before you shuffle."
-) -> None:
-    numbers = np.concatenate(epoch)
-    if len(np.unique(numbers)) < numbers.size:
-        wrong(f"an image is read twice in an epoch ({case}).", remedy)
-
-
-BUFFER = "Make the buffer as large as memory allows: files are sorted by class."
-
-
-def _ahead(order: list[int]) -> int:
-    """Return how many places an image moves forward at most; with a buffer of k images, k - 1."""
-    place = {number: i for i, number in enumerate(sorted(order))}
-    return max(place[number] - i for i, number in enumerate(order))
-
-
-def _shuffled(epochs: list[list[np.ndarray]], length: int) -> None:
-    """Raise Wrong unless images come in a new order in each epoch, and from all over their files.
-
-    Each file has `length` images.
-    """
-    for parts in zip(*epochs, strict=True):  # of one rank
-        again = set.intersection(*({(*sorted(batch),) for batch in part} for part in parts))
-        order, second = (part.ravel().tolist() for part in parts)
-        buffer = 1 + _ahead(order)
-        files = {number // length for number in order}
-        within = max(_ahead([n for n in order if n // length == file]) for file in files)
-        refuse(
-            (order == sorted(order), "the images come in the order of the files.",
-             "Shuffle them, with the seed."),
-            (not within, "the images of each file stay in their order.",
-             "Shuffle the records too, after interleave."),
-            (order == second, "both epochs have the same order.",
-             "Shuffle the images: shuffle() draws a new order each time, unless"
-             " reshuffle_each_iteration is False."),
-            (2 * len(again) > len(parts[0]), "whole batches are shuffled: the same images are"
-             " together in each epoch.", "Shuffle before `batch`."),
-            (len(files) > 1 and within < length / 2, f"no image moves forward by more than {within}"
-             f" among the {length} of its file: the shuffle buffer is small.", BUFFER),
-            (buffer < len(order) / 2, f"no image moves forward by more than"
-             f" {buffer - 1}: shuffle chooses among {buffer} of {len(order)}.", BUFFER),
-        )  # fmt: skip
-
-
-# --- ex04.recipe ----------------------------------------------------------------------------------
-
-SHARD_FILES = (
-    "Use shard(size, rank) before you shuffle, on files in the same order on all ranks:"
-    " list_files shuffles them unless you pass shuffle=False."
-)
-CASES = (  # images, shards, ranks, batch, steps: in the second, rank 0 has 19 full batches
-    (240, 6, 2, 4, 30), (96, 5, 2, 3, 12), (22, 3, 1, 4, 4),
-)  # fmt: skip
 
 
 def recipe(answer: Callable[..., Any]) -> str:
@@ -312,20 +196,64 @@ def recipe(answer: Callable[..., Any]) -> str:
                 for rank in range(size)
             ]
             epochs = [[_read(dataset, labels, batch) for dataset in made] for _ in range(2)]
-        split = [len(part) for part in np.array_split(np.arange(count), shards)]
-        for epoch in epochs:
-            case = f"{count} images in {shards} shards, {size} ranks, batch {batch}"
-            _none_twice(epoch, case, SHARD_FILES)
-            read = [{*np.searchsorted(np.cumsum(split), part.ravel(), "right")} for part in epoch]
-            refuse(
-                (any(a & b for a, b in itertools.combinations(read, 2)),
-                 "every rank opens every file and throws away the records of the others.",
-                 "Shard the file names before any file is opened: shard(size, rank)."),
-            )  # fmt: skip
-            _right_steps(epoch, steps, case, "Read every shard of the rank to its end (interleave"
-                         " opens them all), and then take(steps), after batch.")  # fmt: skip
+        ends = np.cumsum([len(part) for part in np.array_split(labels, shards)]).tolist()
+        try:
+            judge_epochs(epochs, ends, steps)
+        except compare.Wrong as problem:
+            case = f" (It has {count} images in {shards} shards, for {size} ranks, batch {batch}.)"
+            wrong(problem.diagnosis + case, problem.remedy)
         if count == CASES[0][0]:
-            _shuffled(epochs, split[0])
+            _mixed(epochs[0], ends)
     size, _, steps = CASES[0][2:]
     said = f"{steps} batches on each of {size} ranks, none of whose images is read twice."
     return said + what_is_slow(answer, made[0])
+
+
+def _read(dataset: Any, labels: np.ndarray, batch: int) -> np.ndarray:
+    """Return the numbers of the images (steps, batch) in one pass over a rank's dataset.
+
+    Raises Wrong unless all batches have the right form, pixels and labels.
+    """
+    found = []
+    for pixels, given in batches_of(dataset, len(labels)):
+        refuse(
+            (pixels.shape == (batch, WIDTH, HEIGHT, 3), f"images of {HEIGHT} rows and {WIDTH}"
+             f" columns come as {pixels.shape[1:]}: height and width are swapped.",
+             "Reshape to (height, width, 3): the pixels of a row follow each other."),
+            (pixels.shape != (batch, *SHAPE), f"a batch of images is {pixels.shape}.",
+             f"It should be {(batch, *SHAPE)}: batch(batch, drop_remainder=True)."),
+            (given.shape != (batch,) or given.dtype.kind not in "iu",
+             f"the labels of a batch are {given.dtype}, {given.shape}.",
+             f"They should be whole numbers, ({batch},): tf.cast(label, tf.int32)."),
+        )  # fmt: skip
+        levels = 255 * compare.numbers(pixels, "the images")
+        numbers = np.rint(levels[:, 0, 0, 0]).astype(int)
+        exact = np.allclose(levels, numbers[:, None, None, None], rtol=0, atol=0.01)
+        inside = 0 <= numbers.min() and numbers.max() < len(labels)
+        if pixels.dtype != np.float32 or not (exact and inside):
+            wrong(f"the images, {pixels.dtype} up to {pixels.max():g}, are not their bytes divided"
+                  " by 255.", "The network takes float32 from 0 to 1: tf.cast(image, tf.float32)"
+                  " / 255.")  # fmt: skip
+        if not np.array_equal(given, labels[numbers]):
+            wrong(f"images with the labels {labels[numbers].tolist()} come with {given.tolist()}.",
+                  "Pass each record's label on as it is: it counts from 0, and so does the loss.",
+                  )  # fmt: skip
+        found.append(numbers)
+    return np.array(found, int).reshape(-1, batch)
+
+
+def _mixed(parts: list[np.ndarray], ends: Sequence[int]) -> None:
+    """Raise Wrong if images come from a small part of their file, or of all files."""
+    for order in (part.ravel() for part in parts):
+        files = np.searchsorted(ends, order, "right")
+        inside = [order[files == file] for file in set(files)]
+        shares = [(1 + _ahead(part)) / len(part) for part in inside]
+        if (1 + _ahead(order)) / len(order) < 0.5 or max(shares) < 0.5:
+            wrong(f"no image comes more than {_ahead(order)} places earlier than in the files: the"
+                  " shuffle buffer is small.",
+                  "Make it as large as memory allows: files are sorted by class.")  # fmt: skip
+
+
+def _ahead(order: np.ndarray) -> int:
+    """Return how many places an image moves forward at most; with a buffer of k images, k - 1."""
+    return int((np.argsort(np.argsort(order)) - np.arange(len(order))).max())

@@ -1,6 +1,6 @@
 """Ranks as processes: a learner's function in a real PyTorch group, by Gloo on this machine.
 
-    found = together(broadcast_start, "alike", [{"size": 2}])
+    found = together(metric_sums, "metrics", [{"size": 2, "sums": sums}])
 
 `together` starts `python -m workshop.checks.process_ranks`, which imports PyTorch once and forks
 the ranks of each case. Their results come back as plain data, and the check judges them.
@@ -70,31 +70,6 @@ def results_of(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 # --- in the process of a rank ---------------------------------------------------------------------
 
 
-def alike(answer: Callable[..., Any], rank: int, case: dict[str, Any]) -> dict[str, Any]:
-    """Return the tensors of a model that holds `own(rank)`, by name, after `answer(model)`."""
-    import torch
-
-    model = torch.nn.Sequential()
-    model.conv1, model.bn1 = torch.nn.Conv2d(2, 3, 1), torch.nn.BatchNorm2d(3)
-    model.fc = torch.nn.Linear(3, 4)
-    kept = dict(model.named_parameters())
-    with torch.no_grad():
-        for value, (_, tensor) in zip(own(rank), model.state_dict().items(), strict=True):
-            tensor.fill_(value)
-    answer(model)
-    if any(kept[name] is not parameter for name, parameter in model.named_parameters()):
-        wrong(
-            "the model has new parameters, but an optimizer would still hold the old ones.",
-            "Write rank 0's values into the existing tensors: dist.broadcast does that.",
-        )
-    return {name: tensor.tolist() for name, tensor in model.state_dict().items()}
-
-
-def own(rank: int) -> list[float]:
-    """Return the value that fills each of the nine tensors of a rank's model at the start."""
-    return [10.0 * (i + 1) + 6 * rank**2 for i in range(9)]
-
-
 def metrics(answer: Callable[..., Any], rank: int, case: dict[str, Any]) -> dict[str, Any] | None:
     """Return the dictionary of `answer(sums)` on a rank, with numbers or None."""
     import torch
@@ -121,7 +96,7 @@ def all_reduced(answer: Callable[..., Any], rank: int, case: dict[str, Any]) -> 
     import torch
     from torch import distributed as dist
 
-    gradients = torch.full((case["elements"],), 16.0**rank, dtype=torch.float64)
+    gradients = torch.full((case["elements"],), 16.0**rank)
     right, sent, send = gradients.clone(), 0, dist.isend
     dist.all_reduce(right)
 

@@ -1,111 +1,17 @@
-"""Notebook 03: the ring, drawn and checked, and the check of the exposed time."""
+"""The checks of what a learner writes in notebook 03, and the finished versions."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from copy import deepcopy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from rn50 import plot
-from workshop import output
 from workshop.checks import process_ranks
-from workshop.checks.compare import Mistake, examine, refuse, wrong
+from workshop.checks.compare import Mistake, refuse
 from workshop.checks.engine import unanswered
-from workshop.lessons.choice import choose, write_chosen
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-GRADIENTS_MB = 102.2  # of ResNet-50 in float32
-
-
-def all_reduce(gradients: np.ndarray) -> list[np.ndarray]:
-    """Return the gradients of all workers, (workers, elements), after 0, 1, ... 2 (N - 1) steps.
-
-    Worker k sends one chunk to worker k + 1 in every step. In the first N - 1 steps, the
-    reduce-scatter, the receiver adds it to its own; in the last N - 1, the all-gather, it keeps it.
-    """
-    workers, elements = gradients.shape
-    chunks = np.array_split(np.arange(elements), workers)  # they may differ by one element
-    states = [gradients.copy()]
-    for step in range(2 * (workers - 1)):
-        before, after = states[-1], states[-1].copy()
-        for sender in range(workers):
-            receiver = (sender + 1) % workers
-            part = chunks[(sender - step) % workers]  # each passes on what it got before
-            after[receiver, part] = before[sender, part]
-            if step < workers - 1:  # reduce-scatter
-                after[receiver, part] += before[receiver, part]
-        states.append(after)
-    return states
-
-
-def contributions(workers: int) -> np.ndarray:
-    """Return whose gradient is in which chunk: bool, (steps + 1, worker, chunk, whose).
-
-    Worker k's gradient is 2 to the power of k, so that the bits of a sum show what is in it.
-    """
-    own = np.repeat(2 ** np.arange(workers, dtype=np.int64)[:, None], workers, axis=1)
-    bits = np.stack(all_reduce(own))[..., None] >> np.arange(workers)
-    return (bits & 1).astype(bool)
-
-
-def draw_ring(workers: int, step: int) -> tuple[Figure, str]:
-    """Draw what every worker holds after `step` steps; a step beyond the last shows the end.
-
-    A frame marks what has just arrived. Return the figure and how much has been sent.
-    """
-    from matplotlib.figure import Figure
-    from matplotlib.patches import Rectangle
-
-    last = 2 * (workers - 1)
-    step = min(step, last)
-    held = contributions(workers)
-    now, arrived = held[step], (held[step] != held[max(0, step - 1)]).any(axis=2)
-    with plot.style():
-        figure = Figure(figsize=(9, 1.6 + 0.5 * workers))
-        axes = figure.subplots()
-        axes.imshow(now.sum(axis=2), cmap="Oranges", vmin=0, vmax=2 * workers, aspect="auto")
-        for worker, chunk in np.ndindex(workers, workers):
-            whose = "+".join(map(str, np.flatnonzero(now[worker, chunk])))
-            text = "sum" if now[worker, chunk].all() else whose
-            axes.text(chunk, worker, text, ha="center", va="center")
-            if arrived[worker, chunk]:
-                corner = (chunk - 0.47, worker - 0.45)
-                axes.add_patch(Rectangle(corner, 0.94, 0.9, fill=False, lw=2.4))
-        axes.set_yticks(range(workers), [f"worker {w}" for w in range(workers)])
-        axes.set_xticks(range(workers), [f"chunk {c}" for c in range(workers)])
-        axes.grid(False)
-        half = "reduce-scatter" if step < workers else "all-gather"
-        share = f"each worker has sent {step / workers:.3g} × the gradients"
-        axes.set_title(
-            f"Step {step} of {last}, {half}: {share}" if step else "Before the first step"
-        )
-        axes.set_xlabel("whose gradients are in it; framed: just arrived from the previous worker")
-    sent, complete = step * GRADIENTS_MB / workers, int(now.all(axis=2).sum(axis=1).min())
-    return figure, (
-        f"After {step} of {last} steps each worker has sent {sent:.4g} MB,"
-        f" {step / workers:.3g} times the gradients of ResNet-50, and has at least {complete} of"
-        f" {workers} chunks complete."
-    )
-
-
-def explore_ring() -> None:
-    """Show the ring with controls for the number of workers and the step."""
-    import ipywidgets
-
-    workers, step = ipywidgets.IntSlider(4, 2, 8), ipywidgets.IntSlider(3, 0, 6)
-    ipywidgets.dlink((workers, "value"), (step, "max"), lambda count: 2 * (count - 1))
-    output.explore(
-        draw_ring,
-        alt=lambda workers, step: f"Chunks of {workers} workers. {draw_ring(workers, step)[1]}",
-        workers=workers,
-        step=step,
-    )
-
+from workshop.lessons.choice import choose, choose_by_cases, write_chosen
 
 # --- the learner's ring ---------------------------------------------------------------------------
 
@@ -153,8 +59,7 @@ def judge_ring(answer: Callable[[Any], Any]) -> str:
         raise NotImplementedError
     cases = process_ranks.together(answer, "all_reduced", RINGS)
     for case, ranks in zip(RINGS, cases, strict=True):
-        if process_ranks.STUCK in ranks:
-            wrong("The ranks wait for each other forever.", NEIGHBOURS)
+        refuse((process_ranks.STUCK in ranks, "The ranks wait for each other forever.", NEIGHBOURS))
         judge_sums(process_ranks.results_of(ranks), **case)
     return "On 2 and 3 ranks, the sums are those of dist.all_reduce."
 
@@ -164,60 +69,34 @@ def judge_sums(ranks: Sequence[dict[str, Any]], size: int, elements: int) -> Non
     sums = np.array([rank["sums"] for rank in ranks])
     right = np.array([rank["right"] for rank in ranks])
     sent, least = max(rank["sent"] for rank in ranks), 2 * (size - 1) / size * elements
-    if np.array_equal(sums, right):
-        refuse((not sent, "The sums are right, but nothing was sent by `dist.isend`.",
-                "Call dist.isend and dist.irecv, as the task asks."))  # fmt: skip
-        if not 0.99 * least < sent < 1.25 * least:
-            wrong(
-                f"The sums are right, but with `isend` a rank sends {sent / elements:.2g} times its"
-                " gradients.",
-                f"A ring sends one chunk per step: {least / elements:.2g} times on {size} ranks.",
-            )
-        return
+    off = sums != right
     before = 16.0 ** np.arange(size)[:, None] * np.ones(elements)
-    refuse((np.array_equal(sums, before) and not sent,
-            "The gradients stay as they are, and nothing is sent.",
-            "Send and receive chunks with dist.isend and dist.irecv."))  # fmt: skip
-    digits = np.isfinite(sums).all() and (sums >= 0).all() and (sums == np.floor(sums)).all()
-    # how often the gradient of each rank is in an element: (holder, element, whose)
-    counts = sums[..., None].astype(np.int64) >> (4 * np.arange(size)) & 15 if digits else None
-    complete = (sums == right).any(axis=1).all()  # each rank has a finished chunk
-    rank, element = np.argwhere(sums != right)[0]
-    lacks = 0 if counts is None else counts[rank, element].argmin()
+    complete = (~off).any(axis=1).all()  # each rank has a finished chunk
+    rank, element = np.argwhere(off)[0] if off.any() else (0, 0)
     refuse(
-        (np.array_equal(sums, before), "The ranks send, but `gradients` has not changed.",
+        (np.array_equal(sums, before), "`gradients` has not changed.",
          "Write into it: `chunk += received` changes the tensor; `chunk = chunk + received` makes"
          " a new one."),
-        (np.allclose(sums, right / size), "The result is the mean; an all-reduce returns the sum.",
-         "Do not divide."),
-        ((np.nonzero(sums != right)[1] >= elements // size * size).all(),
+        (off.any() and (np.nonzero(off)[1] >= elements // size * size).all(),
          f"Wrong on {size} ranks with {elements} elements, which equal chunks do not cover.",
          "`tensor_split` makes chunks that differ by one element; receive into a tensor of the"
          " chunk's own size."),
-        (counts is not None and (counts.sum(axis=2) == 1).all(),
-         "Every element holds the gradient of one rank only.",
-         "In the first n - 1 steps, add what arrives in place: `chunk += received`, not"
-         " `chunk = chunk + received`, which makes a new tensor. Only after that, replace."),
-        (counts is not None and ((counts > 0).sum(axis=2) == 1).all(),
-         "A chunk was overwritten before it was added: `irecv` writes into the tensor it is given.",
-         "Receive into a new one, `torch.empty_like(chunk)`, and add that to the chunk."),
-        (counts is not None and complete and counts.max() > 1,
-         "Some gradients are in the sum more than once.",
-         "After the first n - 1 steps, a chunk that arrives is complete: replace yours, do not"
-         " add."),
-        (counts is not None and complete,
-         "Each rank has one complete chunk, and the others are not complete: the all-gather is"
-         " missing, or ends too early.",
-         "Take n - 1 more steps, in which each rank passes on the complete chunk that it has."),
-        (counts is not None and counts.max() == 1,
-         f"On rank {rank}, element {element} lacks the gradient of rank {lacks}.",
-         "The first n - 1 steps add what arrives, the next n - 1 replace: look at the step in which"
-         " your ring begins to replace, and at the numbers of the chunks."),
-        (True, f"On rank {rank}, element {element} is {sums[rank, element]:g} instead of"
-         f" {right[rank, element]:g} (rank r begins with 16 ** r).",
-         "In step s, rank r sends chunk (r - s) % n and receives chunk (r - s - 1) % n. Wait for"
-         " both requests before you use what arrived."),
+        (off.any(), f"On rank {rank}, element {element} is {sums[rank, element]:g} instead of"
+         f" {right[rank, element]:g}. Rank r begins with 16 ** r: in hexadecimal,"
+         f" {hexadecimal(sums[rank, element])} instead of {hexadecimal(right[rank, element])}, so"
+         " that each digit counts how often one rank's gradient is in it.",
+         "Each rank has one complete chunk: n - 1 more steps pass the complete chunks on, and"
+         " replace what a rank has." if complete else
+         "In the first n - 1 steps, receive into a new tensor and add that to your chunk, in place;"
+         " in the next n - 1, replace. Wait for both requests before you use what arrived."),
+        (not 0.99 * least < sent < 1.25 * least, "The sums are right, but with `isend` a rank sends"
+         f" {sent / elements:.2g} times its gradients.",
+         f"A ring sends one chunk per step: {least / elements:.2g} times on {size} ranks."),
     )  # fmt: skip
+
+
+def hexadecimal(value: float) -> str:
+    return f"{int(value):x}" if np.isfinite(value) else str(value)
 
 
 # --- the learner's prediction ---------------------------------------------------------------------
@@ -242,10 +121,6 @@ def after_the_pass(
     return max(0.0, max(free) - alone)
 
 
-def before_full(full: Any, takes: Any, alone: float, senders: int) -> float:
-    return after_the_pass([0.0] * len(takes), takes, alone, senders)
-
-
 def never_busy(full: Any, takes: Any, alone: float, senders: int) -> float:
     return after_the_pass(full, takes, alone, len(takes))
 
@@ -254,17 +129,8 @@ def arrival(full: Any, takes: Any, alone: float, senders: int) -> float:
     return after_the_pass(full, takes, 0.0, senders)
 
 
-def not_clamped(full: Any, takes: Any, alone: float, senders: int) -> float:
-    return arrival(full, takes, alone, senders) - alone
-
-
 def one_sender(full: Any, takes: Any, alone: float, senders: int) -> float:
     return after_the_pass(full, takes, alone, 1)
-
-
-def in_turns(full: Any, takes: Any, alone: float, senders: int) -> float:
-    each = [after_the_pass(full[k::senders], takes[k::senders], alone, 1) for k in range(senders)]
-    return max(each)
 
 
 def last_only(full: Any, takes: Any, alone: float, senders: int) -> float:
@@ -275,44 +141,21 @@ def last_only(full: Any, takes: Any, alone: float, senders: int) -> float:
     return max(0.0, end - alone)
 
 
-def from_last_bucket(full: Any, takes: Any, alone: float, senders: int) -> float:
-    return after_the_pass(full, takes, full[-1], senders)
-
-
-def all_exposed(full: Any, takes: Any, alone: float, senders: int) -> float:
-    return sum(takes)
-
-
 AFTER_MISTAKES: tuple[Mistake, ...] = (
-    (before_full, "A message leaves before its bucket is full.",
-     "It starts at the later of two times: the bucket is full, and the sender is free."),
     (never_busy, "A message does not wait until its sender is free.",
      "It starts at the later of two times: the bucket is full, and the sender is free."),
     (arrival, "You return when the last message arrives, counted from the start of the pass.",
      "Exposed is only what comes after the pass: subtract `alone`."),
-    (from_last_bucket, "You count from the last full bucket.",
-     "The pass ends later: subtract `alone`."),
-    (not_clamped, "If everything arrives during the pass, you return a negative time.",
-     "Then nothing is exposed: return 0."),
     (one_sender, "You use one sender, whatever `senders` is.",
      "Keep one time per sender, and use the sender that is free first."),
-    (in_turns, "The senders take turns, busy or not.",
-     "The next message leaves with the sender that is free first."),
     (last_only, "You return the end of the last message, or of one sender: another can end later.",
      "Use the latest of all senders: max(free)."),
-    (all_exposed, "You count all of the exchange.",
-     "What arrives during the pass is hidden: find when the last message arrives."),
 )  # fmt: skip
 
 
 def check_after_the_pass(answer: Callable[..., Any]) -> Callable[..., Any]:
     """Return a learner's prediction if it is right, else the finished one; print what is wrong."""
-    judge = functools.partial(judge_after_the_pass, answer)
-    return choose("after_the_pass", answer, after_the_pass, judge, show=True)
-
-
-def judge_after_the_pass(answer: Callable[..., Any]) -> str:
-    if answer(*deepcopy(BUCKETS[0])) is None:
-        raise NotImplementedError
-    examine(answer, BUCKETS, after_the_pass, AFTER_MISTAKES, one_case=True)
-    return "Four passes: hidden, exposed, a busy sender, two senders."
+    return choose_by_cases(
+        "after_the_pass", answer, after_the_pass, BUCKETS, AFTER_MISTAKES,
+        "Four passes: hidden, exposed, a busy sender, two senders.", show=True,
+    )  # fmt: skip

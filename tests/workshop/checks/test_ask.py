@@ -46,22 +46,22 @@ def test_record_mode_never_stops_a_notebook(home, capsys, monkeypatch):
 
 def test_missing_package_is_recorded_without_an_error(home, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow", None)  # Python then refuses to import it
-    ask.check("ex04.feed", lambda: None)
+    ask.check("ex04.recipe", lambda: None)
     printed = capsys.readouterr().out
-    assert "○ ex04.feed is not attempted yet: it needs TensorFlow" in printed
-    assert records.load("ex04")["ex04.feed"]["outcome"] == engine.NOT_ATTEMPTED
+    assert "○ ex04.recipe is not attempted yet: it needs TensorFlow" in printed
+    assert records.load("ex04")["ex04.recipe"]["outcome"] == engine.NOT_ATTEMPTED
 
 
 def test_hints_come_one_by_one_and_the_solution_last(home, capsys):
     shown = []
     for _ in range(4):
-        ask.hint("ex03.start")
+        ask.hint("ex03.sums")
         shown.append(capsys.readouterr().out)
-    hints = catalogue.find("ex03.start").hints
+    hints = catalogue.find("ex03.sums").hints
     assert all(hint in text for hint, text in zip(hints, shown, strict=False))
-    assert shown[3] == shown[2] and 'workshop.solution("ex03.start")' in shown[2]
-    ask.solution("ex03.start")
-    assert "dist.broadcast(tensor, src=0)" in capsys.readouterr().out
+    assert shown[3] == shown[2] and 'workshop.solution("ex03.sums")' in shown[2]
+    ask.solution("ex03.sums")
+    assert "total = sums.clone()" in capsys.readouterr().out
     ask.solution("ex03.shard")
     refused = capsys.readouterr().out
     assert "0 of 3 hints" in refused and "reshape" not in refused
@@ -71,8 +71,8 @@ def test_hints_come_one_by_one_and_the_solution_last(home, capsys):
 
 
 def test_unknown_exercise_is_reported_with_the_nearest(home):
-    with pytest.raises(UserError, match="did you mean ex03.start"):
-        ask.hint("ex03.shart")
+    with pytest.raises(UserError, match="did you mean ex03.sums"):
+        ask.hint("ex03.sumz")
 
 
 def test_unwritable_folder_does_not_affect_the_result(home, capsys):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import itertools
 import re
 from collections import Counter
 from typing import Any
@@ -21,7 +20,6 @@ from tests.workshop.checks.answers import (
     LINES,
     RIGHT,
     RIGHT_VALUES,
-    SHUFFLE,
     WRONG,
     WRONG_VALUES,
     answered,
@@ -41,9 +39,9 @@ FRAMEWORKS = [
 ]
 # The number of wrong answers in `make test`, of exercises that start processes; tests/notebooks has
 # solutions, and `make acceptance` the rest.
-QUICK = {"ex03.start": 1, "ex03.sums": 1, "ex03.recipe": 0}
+QUICK = {"ex03.sums": 1, "ex03.recipe": 0}
 # Of those whose check takes a second, every third in `make test`, and the solution.
-THIRD = ("ex04.feed", "ex04.recipe", "ex05.graph")
+THIRD = ("ex04.recipe", "ex05.graph")
 
 
 def assert_passes(name: str, answer: Any) -> None:
@@ -83,15 +81,6 @@ def table_rows() -> list[tuple[str, Any, str]]:
             if isinstance(wrong, dict):  # a part of a prediction
                 wrong = changed(name) | wrong
             found.append((name, convert(wrong), said))
-    for i, (before, after, why, _) in enumerate(ex04.PAIRS):
-        earlier = ex04.PAIRS[:i]
-        stages = next(
-            stages
-            for stages in itertools.permutations(ex04.STAGES)
-            if stages.index(before) > stages.index(after)
-            and all(stages.index(a) < stages.index(b) for a, b, _, _ in earlier)
-        )
-        found.append(("ex04.order", stages, why))
     return found
 
 
@@ -133,32 +122,12 @@ def test_exercises_that_need_a_framework(name, monkeypatch):
             assert_passes(name, changed(name, *texts))
 
 
-@pytest.mark.slow
-@pytest.mark.needs("tensorflow")
-def test_right_pipeline_that_is_slow_or_large_passes_with_a_note():
-    end = "    return pairs.batch"
-    ahead, take = ".prefetch(tf.data.AUTOTUNE)", ".take(steps)"
-    slow = engine.judge("ex04.feed", changed("ex04.feed", ahead, ""))
-    earlier = engine.judge("ex04.feed", changed("ex04.feed", ahead, "", take, f"{ahead}{take}"))
-    large = engine.judge("ex04.feed", changed("ex04.feed", SHUFFLE, "", end, f"{SHUFFLE}{end}"))
-    single = engine.judge("ex04.feed", changed("ex04.feed", ahead, "", ".batch", f"{ahead}.batch"))
-    assert slow.passed and "Slow: without `prefetch`" in slow.said and "Large" not in slow.said
-    assert single.passed and "Slow: without `prefetch`" in single.said
-    assert earlier.passed and "Slow" not in earlier.said and "Large" not in earlier.said
-    assert large.passed and "Large: `map` comes before" in large.said and "Slow" not in large.said
-    shard = ".shard(size, rank)"
-    late = engine.judge("ex04.feed", changed("ex04.feed", shard, "", "pairs.b", f"pairs{shard}.b"))
-    assert late.passed and "Slow: `map` comes before `shard`" in late.said
-    twice = f"    pairs = pairs.map(lambda *pair: pair)\n{SHUFFLE}    # no .prefetch(1)\n{end}"
-    both = engine.judge("ex04.feed", changed("ex04.feed", SHUFFLE, "", ahead, "", end, twice))
-    assert both.passed and "Slow" in both.said and "Large" not in both.said
-
-
 @pytest.mark.needs("torch")
 def test_rank_that_is_done_at_once_does_not_break_the_start_of_others():
-    answer = changed("ex03.start", *WRONG["ex03.start"][0][:-1])  # without any collective call
-    found = process_ranks.together(answer, "alike", [{"size": 3}] * 20)
-    assert all("fc.bias" in rank for ranks in found for rank in ranks), found
+    answer = changed("ex03.sums", "dist.all_reduce(total)", "pass")  # no collective call
+    case = {"size": 3, "sums": [[1.0, 1, 1, 1]] * 3}
+    found = process_ranks.together(answer, "metrics", [case] * 20)
+    assert all("top1" in rank for ranks in found for rank in ranks), found
 
 
 @pytest.mark.acceptance

@@ -18,10 +18,9 @@ import pytest
 from tests import capabilities
 from tests.conftest import ROOT
 from tests.support import leaving_nothing
-from workshop import catalogue, masters
+from workshop import masters
 from workshop.course import build, release
 from workshop.course.grade import bubblewrap_works
-from workshop.course.nbgrader import POINTS
 
 Book = dict[str, Any]
 TELLING = 24  # characters; shorter lines such as `return x` reveal nothing
@@ -269,8 +268,8 @@ def test_nbgrader_gives_the_same_points(tmp_path: Path, rn50) -> None:
     assert len(list((course / "source" / "rn50").iterdir())) == 8
     for path in (course / "source" / "rn50").iterdir():
         made = json.loads(path.read_text())
-        if path.stem[:4] == "ex04":  # the exercises that do without TensorFlow
-            last = made["cells"].index(cell(made, "check", "ex04.order"))
+        if path.stem[:4] == "ex04":  # the exercise that does without TensorFlow
+            last = made["cells"].index(cell(made, "check", "ex04.hunt"))
             path.write_text(json.dumps(made | {"cells": made["cells"][: last + 1]}))
         else:
             path.unlink()
@@ -290,10 +289,9 @@ def test_nbgrader_gives_the_same_points(tmp_path: Path, rn50) -> None:
     released = path.read_text()
     assert "SOLUTION" not in released and "wrong_lines = ..." in released
     mistakes = sorted(ex04.line_of(text) for text in ex04.MISTAKES)
-    hunt, order = ("answer", "ex04.hunt"), ("answer", "ex04.order")
+    hunt = ("answer", "ex04.hunt")
     right = {hunt: f"wrong_lines = {set(mistakes)}"}
-    right[order] = cell(book("ex04", solved=True), *order)["source"]
-    parts = {hunt: f"wrong_lines = {set(mistakes[:5])}", order: "stages = ['batch']"}
+    parts = {hunt: f"wrong_lines = {set(mistakes[:5])}"}
     for who, answers in {"right": right, "parts": parts, "untouched": {}}.items():
         made = json.loads(released)
         for one in made["cells"]:
@@ -306,6 +304,5 @@ def test_nbgrader_gives_the_same_points(tmp_path: Path, rn50) -> None:
     with (tmp_path / "grades.csv").open(newline="") as file:
         theirs = {row["student_id"]: float(row["score"]) for row in csv.DictReader(file)}
     _, ours = graded(course / "submitted")
-    worth = POINTS[catalogue.find("ex04.order").difficulty]
-    expected = {"right": 3 + worth, "parts": 1.88, "untouched": 0}  # 5 of 8 mistakes, 3 points
+    expected = {"right": 3, "parts": 1.88, "untouched": 0}  # 5 of 8 mistakes, 3 points
     assert theirs == {who: float(row["points"]) for who, row in ours.items()} == expected

@@ -28,7 +28,7 @@ def some(home, capsys):
     ask.solution("ex08.ring", now=True)
     ask.check("ex08.ring", {n: 2 * (n - 1) * (0.02 + 8 / n) for n in (2, 8, 512)})
     with pytest.raises(ask.CheckFailed):
-        ask.check("ex04.order", ["batch"])
+        ask.check("ex04.hunt", {1})
     capsys.readouterr()
 
 
@@ -38,7 +38,7 @@ def test_verb_shows_progress_and_remaining_exercises(some, rn50, tmp_path):
     lines = {line.split()[0]: line for line in out.splitlines() if line}
     assert "✓ passed  1      2 of 3 hints" in lines["ex02.tune"]
     assert "✓ passed  1      solution" in lines["ex08.ring"]
-    assert "✗ tried   1" in lines["ex04.order"]
+    assert "✗ tried   1" in lines["ex04.hunt"]
     assert all(item.name in lines for item in catalogue.EXERCISES)
     assert f"3 of {TOTAL} exercises passed" in out and "Next: ex01.frame" in out
 

@@ -17,15 +17,10 @@ RING = inspect.getsource(nb03.ring_all_reduce).replace("ring_all_reduce", "ring"
 RING = RING.replace("(gradients: Any) -> None", "(gradients)")  # as a learner writes it
 EDITS = [
     ("next_one += received", "next_one = next_one + received", "in place"),
-    ("next_one += received", "next_one.copy_(received)", "one rank only"),
-    ("next_one.copy_(received)", "next_one += received", "more than once"),
-    ("torch.empty_like(next_one)", "next_one", "overwritten"),
-    ("range(2 * (size - 1))", "range(size - 1)", "all-gather is missing"),
+    ("range(2 * (size - 1))", "range(size - 1)", "n - 1 more steps"),
     ("(rank - 1) % size", "(rank + 1) % size", "wait for each other"),
-    ("step < size - 1", "step < size - 2", "lacks the gradient of rank"),
     ("chunks = gradients.tensor_split(size)",
      "chunks = gradients[: len(gradients) // size * size].chunk(size)", "equal chunks"),
-    ("chunks[(rank - step) % size]", "chunks[rank]", "element"),
     ("    rank, size", "    raise ValueError('mine')\n    rank, size", "ValueError: mine"),
 ]  # fmt: skip
 SHORT = ("in place", "ValueError: mine")  # in `make test`; test_wrong_sums_get... has the others
@@ -79,16 +74,15 @@ def test_untouched_ring_is_not_attempted(tmp_path: Path, capsys) -> None:
     ("sums", "sent", "said"),
     [  # of three ranks, which begin with 1, 16 and 256 in every element
         ([[1] * 3, [16] * 3, [256] * 3], 4, "`gradients` has not changed"),
-        ([[91] * 3] * 3, 4, "is the mean"),
-        ([[1, 16, 256]] * 3, 4, "one rank only"),
-        ([[2, 32, 256]] * 3, 4, "overwritten before it was added"),
-        ([[273, 274, 529], [546, 273, 273], [273, 289, 273]], 4, "more than once"),
-        ([[273, 16, 257], [17, 273, 256], [1, 272, 273]], 4, "all-gather is missing"),
+        ([[91] * 3] * 3, 4, "element 0 is 91 instead of 273"),
+        ([[1, 16, 256]] * 3, 4, "element 0 is 1 instead of 273.* 1 instead of 111"),
+        ([[273, 274, 529], [546, 273, 273], [273, 289, 273]], 4, "112 instead of 111"),
+        ([[273, 16, 257], [17, 273, 256], [1, 272, 273]], 4, "On rank 0, element 1 is 16"),
         ([[273, 273, 273, 17]] * 3, 6, "equal chunks do not cover"),
-        ([[17, 272, 257]] * 3, 4, "On rank 0, element 0 lacks the gradient of rank 2"),
-        ([[18, 274, 257]] * 3, 4, "On rank 0, element 0 is 18 instead of 273"),
+        ([[18, float("nan"), 257]] * 3, 4, "On rank 0, element 0 is 18 instead of 273"),
+        ([[float("nan")] * 3] * 3, 4, "element 0 is nan"),
         ([[273] * 3] * 3, 6, "2 times its gradients"),
-        ([[273] * 3] * 3, 0, "nothing was sent"),  # dist.all_reduce
+        ([[273] * 3] * 3, 0, "a rank sends 0 times"),  # dist.all_reduce
     ],
 )
 def test_wrong_sums_get_their_diagnosis(sums: list[list[float]], sent: int, said: str) -> None:
