@@ -9,7 +9,7 @@ import gc
 
 import common
 import torch
-import torch.distributed.nn.functional  # if imported later, the process group does not end
+import torch.distributed.nn.functional  # if imported later, it keeps the process group open
 from torch import distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
