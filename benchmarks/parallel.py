@@ -51,7 +51,7 @@ def seconds_per_step(args: argparse.Namespace, name: str) -> float:
 def work_as_peer(args: argparse.Namespace) -> None:
     """Train as one worker of a peer; rank 0 prints the seconds of each step as JSON."""
     import torch
-    import torch.distributed.nn  # before a group exists: imported later, it would hold on to it
+    import torch.distributed.nn.functional  # if imported later, it keeps the process group open
     from torch.nn import functional as F
 
     with_horovod = args.peer == "Horovod"
@@ -92,7 +92,8 @@ def work_as_peer(args: argparse.Namespace) -> None:
     if rank == 0:
         print("seconds " + json.dumps(seconds[1:]), flush=True)  # the first step fills caches
     if not with_horovod:
-        torch.distributed.destroy_process_group()
+        del model  # it keeps the process group open, too
+        torch.distributed.destroy_process_group()  # else Gloo can abort Python at its exit
 
 
 def main() -> None:

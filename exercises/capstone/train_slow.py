@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 
 import torch
+import torch.distributed.nn.functional  # if imported later, it keeps the process group open
 from PIL import Image
 from torch import distributed as dist
 from torch import nn
@@ -99,7 +100,7 @@ def train(data, out):
         print(f"rank {rank}, epoch {epoch}: validation loss {loss:.3f}, top-1 {top1:.1f}%")
     if rank == 0:
         Path(out, "report.json").write_text(json.dumps(report))
-    dist.destroy_process_group()
+    dist.destroy_process_group()  # else a thread of Gloo can abort Python at its exit
 
 
 if __name__ == "__main__" and "RANK" in os.environ:  # by torchrun, not in a notebook

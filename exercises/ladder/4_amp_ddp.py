@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import torch
-import torch.distributed.nn.functional  # if imported later, the process group does not end
+import torch.distributed.nn.functional  # if imported later, it keeps the process group open
 from nvidia.dali import fn, pipeline_def, tfrecord
 from nvidia.dali.plugin.pytorch import DALIClassificationIterator
 from torch import distributed as dist
@@ -120,17 +120,15 @@ def main():
     report = {"images_per_s": images / sum(seconds.values())}
     report |= {f"{part}_ms": 1000 * spent / args.steps for part, spent in seconds.items()}
     report["loss"] = loss.item()
-    rank, weights = dist.get_rank(), model.module.state_dict()
-    del model
-    dist.destroy_process_group()
-    if rank > 0:  # rank 0 reports and saves
+    if dist.get_rank() > 0:  # rank 0 reports and saves
         return
     print(", ".join(f"{name} {value:.4g}" for name, value in report.items()))
     if args.report:
         args.report.write_text(json.dumps(report))
     if args.save:
-        torch.save(weights, args.save)
+        torch.save(model.module.state_dict(), args.save)
 
 
 if __name__ == "__main__":
-    main()
+    main()  # its model keeps the process group open, too
+    dist.destroy_process_group()  # else a thread of Gloo can abort Python at its exit

@@ -254,7 +254,6 @@ def train(data, out):
         report["val_top1"].append(top1)
     if rank == 0:
         Path(out, "report.json").write_text(json.dumps(report))
-    del model
     dist.destroy_process_group()
     ### END SOLUTION
 

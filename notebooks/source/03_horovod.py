@@ -273,7 +273,7 @@ import sys
 import time
 
 import torch
-import torch.distributed.nn.functional  # if imported later, the process group does not end
+import torch.distributed.nn.functional  # if imported later, it keeps the process group open
 from ring import all_reduce
 from torch import distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
@@ -358,8 +358,8 @@ with profile(schedule=schedule(wait=0, warmup=1, active=3), on_trace_ready=write
         trace.step()
 if dist.get_rank() == 0:
     print(json.dumps({"sweep": sweep, "runs": [run], "messages": messages}))
-del model
-dist.destroy_process_group()
+del model  # it keeps the process group open, too
+dist.destroy_process_group()  # else a thread of Gloo can abort Python at its exit
 
 # %% language="bash" magic_args="-e"
 # torchrun --standalone --nproc-per-node $WORKERS overlap.py $OVERLAP > overlap.json 2> errors.txt ||

@@ -435,6 +435,7 @@ import statistics
 import sys
 
 import torch
+import torch.distributed.nn.functional  # if imported later, it keeps the process group open
 from clock import measure  # yours
 from torch import distributed as dist
 from torch.nn.functional import cross_entropy
@@ -480,12 +481,12 @@ ways = {"alone": alone, "all cores": alone, "together": alone, "barrier": alone,
 found = {way: {batch: [], batch // world: []} for way in ways}
 first = 1 if gpus else 0  # warm-up steps: an idle GPU clocks down
 for _ in range(1 + turns):  # the first turn warms up
-    for way, model in ways.items():
+    for way in ways:
         torch.set_num_threads(share * on_host if way == "all cores" else share)
         for count, seconds in found[way].items():
             dist.barrier()
             if way not in ("alone", "all cores") or rank == 0:
-                took = measure(training_step(model, count), steps, first, wait)
+                took = measure(training_step(ways[way], count), steps, first, wait)
                 seconds.append(sum(took) / steps)
             dist.barrier()
 messages = {25 * 2**k: [] for k in range(11, 19)}  # 0.2 to 26 MB, the size of DDP's buckets
@@ -498,7 +499,8 @@ found["all_reduce"] = [[4 * n, statistics.median(s[1:])] for n, s in messages.it
 found["bytes"] = sum(weight.nbytes for weight in alone.parameters())  # the gradients have as many
 if rank == 0:
     print(json.dumps(found))
-dist.destroy_process_group()
+del ddp, ways  # DDP keeps the process group open, too
+dist.destroy_process_group()  # else a thread of Gloo can abort Python at its exit
 
 # %% language="bash" magic_args="-e"
 # export OMP_NUM_THREADS=$CORES  # a worker's share of the cores

@@ -124,8 +124,8 @@ def test_script_trains_and_reports(script: str, photos: Photos, tmp_path: Path) 
         [*launcher, LADDER / f"{script}.py", "--data", data, "--image-size", "32",
          "--batch-size", "4", "--steps", "4", "--warm-up", "1", "--workers", "1",
          "--report", report, "--save", weights, "--trace", trace],
-        env=clean_environment(OMP_NUM_THREADS="1"), cwd=tmp_path, text=True,
-        capture_output=True, timeout=600,
+        env=clean_environment(OMP_NUM_THREADS="1", PYTHONPATH=f"{ROOT}:{ROOT / 'tests/at_exit'}"),
+        cwd=tmp_path, text=True, capture_output=True, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(report.read_text())

@@ -52,6 +52,7 @@ def test_two_ranks_end_with_the_same_weights(repository: Path, tmp_path: Path, n
     folder = repository / "exercises" / "migration"
     script, file = str(folder / f"{name}.py"), tmp_path / "weights.npz"
     env = clean_environment(TF_USE_LEGACY_KERAS="1", OMP_NUM_THREADS="1")
+    env["PYTHONPATH"] += f":{repository / 'tests/at_exit'}"
     if name == "3_tf_distribute":
         env |= {"no_proxy": "localhost"}
         workers = [f"localhost:{free_port()}" for _ in range(2)]
@@ -74,3 +75,21 @@ def test_two_ranks_end_with_the_same_weights(repository: Path, tmp_path: Path, n
     trained, wanted = np.load(file), expected(folder)
     for key, array in wanted.items():
         np.testing.assert_allclose(trained[key], array, atol=2e-6, err_msg=key)
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("left", ["nothing", "the model", "a late import"])
+def test_threads_of_gloo_end_with_the_script(repository: Path, tmp_path: Path, left: str) -> None:
+    folder, script = repository / "exercises" / "migration", tmp_path / "train.py"
+    text = (folder / "5_ddp.py").read_text()
+    line = {"the model": "del model ", "a late import": "import torch.distributed.nn.functional "}
+    kept = [x for x in text.splitlines() if left == "nothing" or not x.startswith(line[left])]
+    assert len(text.splitlines()) - len(kept) == (left != "nothing")
+    script.write_text("\n".join(kept))
+    env = clean_environment(OMP_NUM_THREADS="1")
+    env["PYTHONPATH"] += f":{repository / 'tests/at_exit'}:{folder}"
+    command = launch.torchrun(2, [sys.executable, str(script), str(tmp_path / "weights.npz")])
+    done = subprocess.run(command, env=env, timeout=120, capture_output=True, text=True)
+    assert (done.returncode == 0) == (left == "nothing"), done.stderr
+    assert ("threads of Gloo are left" in done.stderr) == (left != "nothing")

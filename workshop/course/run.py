@@ -146,9 +146,18 @@ def run_notebook(path: Path, job: Outcome, out: Path) -> Outcome:
     cells = notebook.cells
     code = [cell for cell in cells if cell.cell_type == "code" and cell.source.strip()]
     left_out = [cell for cell in code if cell.execution_count is None]
+    if error.startswith("CalledProcessError"):  # of %%bash, which has printed the reason
+        failed = [c for c in code if any(out.output_type == "error" for out in c.outputs)]
+        printed = "".join(out.text for out in failed[0].outputs if out.output_type == "stream")
+        error = "\n".join([error, *_last_lines(printed)])
     if status == PASSED and left_out:
         status, error, excerpt = FAILED, "this cell was not executed", left_out[0].source
     records = [out.get("data", {}).get(RESULT_MIME) or {} for cell in code for out in cell.outputs]
     notes = [record for record in records if record.get("kind") == "note"]  # of `session.note`
-    excerpt = "\n".join([x for x in excerpt.splitlines() if x.strip("- ")][-EXCERPT_LINES:])
+    excerpt = "\n".join(_last_lines(excerpt))
     return replace(job, status=status, seconds=seconds, error=error, excerpt=excerpt, notes=notes)
+
+
+def _last_lines(text: str) -> list[str]:
+    """Return the last lines of a text, without empty lines and rules."""
+    return [line for line in text.splitlines() if line.strip("-= ")][-EXCERPT_LINES:]

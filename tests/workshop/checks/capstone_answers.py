@@ -66,5 +66,5 @@ HOROVOD = [  # from the solution to the same script with Horovod
      "    hvd.broadcast_parameters(net.state_dict(), root_rank=0)\n    model = net"),
     ("momentum=0.9)\n", "momentum=0.9)\n    optimizer = hvd.DistributedOptimizer(optimizer)\n"),
     ("dist.broadcast(statistics, 0)", "hvd.broadcast_(statistics, root_rank=0)"),
-    ("    del model\n    dist.destroy_process_group()", ""),
+    ("    dist.destroy_process_group()", ""),
 ]  # fmt: skip

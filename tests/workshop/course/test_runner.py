@@ -36,6 +36,9 @@ child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, t
 open("pids", "w").write(child.stdout.readline())
 time.sleep(600)"""
 
+BASH = """%%bash -e
+(for i in $(seq 20); do echo line $i; done; echo; echo the reason; echo =====) >&2; exit 3"""
+
 LEAVES = """import subprocess, sys
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"],
                          start_new_session=True)
@@ -52,6 +55,7 @@ def course(tmp_path_factory):
             parameters='profile: str = "auto"  # the profile\nnumber: int = 7  # a number',
         ),
         write_notebook(root / "fails.ipynb", "x = 1", "print(x)\nraise ValueError('no <b>')", "1"),
+        write_notebook(root / "bash.ipynb", BASH, "1"),
         write_notebook(root / "leaves.ipynb", LEAVES),
         write_notebook(root / "exits.ipynb", "import os; os._exit(3)", "1"),
         write_notebook(root / "skips.ipynb", "1", ("1 / 0", ["skip-execution"])),
@@ -95,7 +99,7 @@ def is_alive(pid: int) -> bool:
 
 
 def test_exit_code_and_last_lines_lead_to_the_index(course):
-    for name, passed in {"out": "2 of 5", "late": "0 of 1"}.items():
+    for name, passed in {"out": "2 of 6", "late": "0 of 1"}.items():
         done = course[0][name]
         assert done.status == 1, done
         last, index = done.out.splitlines()[-3:], course[1] / name / "index.html"
@@ -132,6 +136,12 @@ def test_failing_notebook_has_error_and_excerpt(course):
     assert "raise ValueError" in item["excerpt"] and "\x1b" not in item["excerpt"]
 
 
+def test_error_of_a_bash_cell_has_the_last_lines_that_it_printed(course):
+    first, *printed = entry(course, "bash")["error"].splitlines()
+    assert first.startswith("CalledProcessError: ") and first.endswith("exit status 3.")
+    assert printed == [*(f"line {i}" for i in range(8, 21)), "the reason"]
+
+
 def test_time_limit_ends_kernel_and_grandchild(course):
     item = entry(course, "hangs")
     assert item["status"] == "time limit"
@@ -162,7 +172,7 @@ def test_notebook_whose_kernel_died_fails(course):
 def test_index_shows_status_excerpt_and_results_escaped(course):
     out, late = course[1] / "out", course[1] / "late"
     text = (out / "index.html").read_text()
-    assert "2 of 5" in text and "✓ passed" in text and "✗ failed" in text
+    assert "2 of 6" in text and "✓ passed" in text and "✗ failed" in text
     assert "◷ time limit" in (late / "index.html").read_text()
     assert "ValueError: no &lt;b&gt;" in text and "no <b>" not in text
     assert "the answer" in text and "42 img/s" in text
@@ -175,11 +185,29 @@ def test_pages_load_nothing_from_outside(course):
     import re
 
     pages = [*course[1].glob("*/*.html")]
-    assert len(pages) == 8
+    assert len(pages) == 9
     for page in pages:
         text = page.read_text()
         assert not re.search(r"""(src|href)=["']?(https?:)?//""", text), page
         assert "require" not in re.sub(r"<pre>.*?</pre>", "", text, flags=re.S)
+
+
+@pytest.mark.needs("chromium")
+def test_index_in_a_browser(course, browser_page):
+    page, requests = browser_page
+    page.goto((course[1] / "out" / "index.html").as_uri())
+    assert page.title() == "2 of 6 passed · RN50 workbook"
+    assert page.locator(".pill.passed").count() == 2
+    for width in (1280, 420):
+        page.set_viewport_size({"width": width, "height": 900})
+        wide = page.evaluate("document.documentElement.scrollWidth")
+        assert wide <= width, f"{wide} px on a screen of {width}"
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.get_by_role("link", name="passes title", exact=True).click()
+    assert page.locator("text=the answer: 42 img/s").is_visible()
+    page.get_by_role("link", name="All notebooks").click()
+    assert page.locator("h1").is_visible()
+    assert [r for r in requests if not r.startswith(("file:", "data:"))] == []
 
 
 @pytest.mark.acceptance
