@@ -158,4 +158,6 @@ def test_bottleneck_of_resnet50(
     ended = run_cli("diagnose", *data, *flags.split(), timeout=900)
     assert ended.returncode == 0, ended.stderr
     verdict = ended.stdout.splitlines()[0]
-    assert verdict.startswith(f"{model.NAMES[part]} bounds this run") and lesson in verdict
+    assert verdict.startswith(f"{model.NAMES[part]} bounds this run")
+    # the parts are measured one after the other; a load that changes meanwhile is reported instead
+    assert lesson in verdict or "Do not rely on this" in verdict
