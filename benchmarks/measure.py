@@ -1,7 +1,6 @@
 """Contestants in turns: each once per round, in a different order each time.
 
-Then medians, and ratios with their range: all on the same machine in the same minutes. MXNet's
-Python 3.8 imports this module too, so other packages are imported where they are used.
+Then medians, and ratios with their range: all on the same machine in the same minutes.
 """
 
 from __future__ import annotations
