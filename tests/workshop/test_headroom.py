@@ -101,7 +101,8 @@ def test_slow_spell_changes_no_median(run_cli, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     second = done.stdout.splitlines()[1]  # 0.01 s a batch, 0.02 s a step
-    assert 1.3 < float(re.findall(r": ([\d.]+) \(", second)[0]) < 1.9
+    # 1.5; a mode that ran only in the slow spell would make it 0.5 or 4.5
+    assert 1 < float(re.findall(r": ([\d.]+) \(", second)[0]) < 3
 
 
 @pytest.mark.acceptance
