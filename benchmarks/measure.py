@@ -200,13 +200,12 @@ def print_table(
     pairs: Iterable[tuple[str, str]],
     what: str,
     count: int = 1,
-    unit: str = "img",
 ) -> None:
     """Print medians and rates, and the speed of `own` over `peer` for the pairs that took part."""
     width = max(map(len, seconds))
     for name, values in seconds.items():
         middle = statistics.median(values)
-        print(f"{name:{width}}  {middle:9.4g} s  {count / middle:9,.1f} {unit}/s")
+        print(f"{name:{width}}  {middle:9.4g} s  {count / middle:9,.1f} img/s")
     for own, peer in pairs:
         if own in seconds and peer in seconds:
             ratios = [a / b for a, b in zip(seconds[peer], seconds[own], strict=True)]
