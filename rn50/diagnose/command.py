@@ -71,10 +71,8 @@ def candidates(part: str, config: TrainConfig, machine: Machine) -> list[str]:
     return [flags for flags, useful in table[part].items() if useful]
 
 
-def try_change(
-    bench: Bench, asked: Given, config: TrainConfig, part: str, text: str
-) -> Change | None:
-    """Predict a change; None if it changes nothing here."""
+def try_change(bench: Bench, asked: Given, config: TrainConfig, part: str, text: str) -> Change:
+    """Predict a change. Raises UserError if it is impossible, or changes nothing here."""
     change = parse_change(text)
     changed = {**asked, **change}
     if "data_root" not in change and "num_classes" not in change:  # the same model
@@ -82,7 +80,7 @@ def try_change(
     other = measured(prepare(changed).config)
     names = {name for name in FLAGS if getattr(config, name) != getattr(other, name)}
     if not names:
-        return None
+        raise UserError(f"--change {text!r} changes nothing here: the run has it already")
     if names <= set(scoped("input")) or names <= set(scoped("step")):
         part = INPUT if names <= set(scoped("input")) else COMPUTE
     predicted = model.together(bench.loader(other), bench.step(other), formula(other))
@@ -161,19 +159,14 @@ def main(argv: list[str]) -> int:
     single = bench.without_exchange(config, compute)
     rates = model.Rates(loader, compute, single, bench.both(config), formula(config))
     bound, changes = model.find_bound(rates), []
-    for text in extra.change or candidates(bound.part, config, machine()):
+    likely = candidates(bound.part, config, machine())[:MAX_CANDIDATES]
+    for text in extra.change or likely:
         try:
-            change = try_change(bench, asked, config, bound.part, text)
+            changes.append(try_change(bench, asked, config, bound.part, text))
         except UserError as error:
             if extra.change:
                 raise
             launch.say(f"{text} is left out: {error}")
-            continue
-        if change is None and extra.change:
-            raise UserError(f"--change {text!r} changes nothing here: the run has it already")
-        changes += [change] if change else []
-        if not extra.change and len(changes) == MAX_CANDIDATES:
-            break
     launch.say(f"the runs are in {bench.folder}")
     print(model.verdict(rates, bound, changes, config.backend))
     print("\n".join(["", *table(config, rates, peak)]))
