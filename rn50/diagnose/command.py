@@ -9,7 +9,7 @@ from rn50 import launch
 from rn50.autoconfig import Given, prepare
 from rn50.description import describe
 from rn50.diagnose import model
-from rn50.diagnose.measure import Bench, measured, measured_peak
+from rn50.diagnose.measure import Bench, measured
 from rn50.diagnose.model import COMMUNICATION, COMPUTE, INPUT, Change
 from rn50.parser import config_parser, parse_given
 from rn50lib.config import FLAGS, TrainConfig, scoped
@@ -93,8 +93,8 @@ def formula(config: TrainConfig) -> str:
     return model.SUM if on_processor else model.SLOWER
 
 
-def table(config: TrainConfig, rates: model.Rates, peak: float | None) -> list[str]:
-    """Return the rates of the parts, and what they cost, as lines; `peak` in FLOP per second."""
+def table(config: TrainConfig, rates: model.Rates) -> list[str]:
+    """Return the rates of the parts, and what they cost, as lines."""
     lines = [f"  {'':22}{'img/s':>10}  {'ms per image':>12}"]
     rows = {
         "loader alone": rates.loader,
@@ -108,21 +108,13 @@ def table(config: TrainConfig, rates: model.Rates, peak: float | None) -> list[s
     for name, ips in rows.items():
         if ips != model.FREE and (ips != rates.compute or name == "step alone"):
             lines.append(f"  {name:22}{ips:10,.1f}  {1000 / ips:12.3f}")
-    net, size = config.to_network(), config.image_shape
     if config.n > 1 and config.trains:
         step, alone = (
             1000 * config.global_batch / ips for ips in (rates.compute, rates.without_exchange)
         )
         lines.append(
             f"  a step of {step:.0f} ms loses {max(0.0, step - alone):.0f} ms to the exchange of"
-            f" {4e-6 * net.num_parameters:.1f} MB"
-        )
-    if peak is not None:
-        flops = 2 * net.macs(size) if config.only_inference else net.train_flops(size)
-        share = flops * rates.both / (peak * config.n)  # each worker has its device
-        lines.append(
-            f"  the model computes {flops * rates.both / 1e9:,.0f} GFLOP/s,"
-            f" {100 * share:.0f}% of the fastest matrix product here"
+            f" {4e-6 * config.to_network().num_parameters:.1f} MB"
         )
     return lines
 
@@ -154,7 +146,6 @@ def main(argv: list[str]) -> int:
     usual = SECONDS_CI if resolved.config.profile == "ci" else SECONDS
     bench = Bench(launch.new_run("diagnose"), extra.seconds or usual)
     config = measured(resolved.config)
-    peak = measured_peak(config, bench.seconds / 3)
     loader, compute = bench.loader(config), bench.step(config)
     single = bench.without_exchange(config, compute)
     rates = model.Rates(loader, compute, single, bench.both(config), formula(config))
@@ -169,7 +160,7 @@ def main(argv: list[str]) -> int:
             launch.say(f"{text} is left out: {error}")
     launch.say(f"the runs are in {bench.folder}")
     print(model.verdict(rates, bound, changes, config.backend))
-    print("\n".join(["", *table(config, rates, peak)]))
+    print("\n".join(["", *table(config, rates)]))
     for change in changes:
         print(f"  with {change.flags}: {change.predicted:,.1f} img/s predicted")
     return 0
