@@ -1,7 +1,6 @@
 """Contestants in turns: each once per round, in a different order each time.
 
-Then medians, and ratios with their range: all on the same machine in the same minutes. MXNet's
-Python 3.8 imports this module too, so other packages are imported where they are used.
+Then medians, and ratios with their range: all on the same machine in the same minutes.
 """
 
 from __future__ import annotations
@@ -201,13 +200,12 @@ def print_table(
     pairs: Iterable[tuple[str, str]],
     what: str,
     count: int = 1,
-    unit: str = "img",
 ) -> None:
     """Print medians and rates, and the speed of `own` over `peer` for the pairs that took part."""
     width = max(map(len, seconds))
     for name, values in seconds.items():
         middle = statistics.median(values)
-        print(f"{name:{width}}  {middle:9.4g} s  {count / middle:9,.1f} {unit}/s")
+        print(f"{name:{width}}  {middle:9.4g} s  {count / middle:9,.1f} img/s")
     for own, peer in pairs:
         if own in seconds and peer in seconds:
             ratios = [a / b for a, b in zip(seconds[peer], seconds[own], strict=True)]

@@ -1,7 +1,6 @@
 """`rn50 compare`: reports and benchmarks next to each other and next to published figures.
 
-Only figures of the same model, image size, metric, number of workers and batch are divided by each
-other. Weak scaling is a ratio within one side, so it can be compared across batches.
+Only figures of the same model, image size, metric, number of workers and batch are divided.
 """
 
 from __future__ import annotations
@@ -36,11 +35,6 @@ class Side:
     rates: dict[tuple[str, int, int], float | None] = field(default_factory=dict)
     trained: dict[tuple[str, int], float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-
-    def weak_scaling(self, key: str, n: int, batch: int) -> float | None:
-        """Return the rate over that of one worker with the same batch, None if one is missing."""
-        rate, one = self.rates.get((key, n, batch)), self.rates.get((key, 1, batch))
-        return rate / one if rate and one else None
 
     def does_other_work(self, other: Side) -> bool:
         """Return True if a model or an image size differs that both state."""
@@ -128,8 +122,8 @@ def published(name: str) -> Side:
 
 def text(sides: Sequence[Side]) -> str:
     """Return the tables of everything that at least one side has, and the notes."""
-    tables = [table(sides, key) for key in RATES for table in (rate_table, weak_table)]
-    parts = [part for part in (*tables, trained_table(sides)) if part]
+    tables = [*(rate_table(sides, key) for key in RATES), trained_table(sides)]
+    parts = [table for table in tables if table]
     if not parts:
         raise UserError(f"{', '.join(s.name for s in sides)}: no speed and no accuracy in there")
     notes = [note for side in sides for note in side.notes]
@@ -158,17 +152,6 @@ def rate_table(sides: Sequence[Side], key: str) -> str:
         title += " (no workers and batch in common, hence no ratios)"
     more = [f"{side.name} / {sides[0].name}" for side in sides[1:]]
     return table_text(title, ["workers", "batch", *(s.name for s in sides), *more], rows)
-
-
-def weak_table(sides: Sequence[Side], key: str) -> str:
-    """Return weak scaling: the speed of n workers over that of one with the same batch."""
-    rows = []
-    for cell in sorted({c for side in sides for c in side.rates if c[0] == key and c[1] > 1}):
-        found = [side.weak_scaling(*cell) for side in sides]
-        if any(found):
-            rows.append([*cell[1:], *map(number, found)])
-    title = f"{key}, times the speed of one worker"
-    return table_text(title, ["workers", "batch", *(side.name for side in sides)], rows)
 
 
 def trained_table(sides: Sequence[Side]) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import shlex
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 from rn50 import description, launch
@@ -80,7 +79,7 @@ def launch_run(given: Given, run_dir: Path | None = None, dry_run: bool = False)
     if checkpoint.saves(config):
         with checkpoint.lock_for(config):
             pass  # the worker takes it; an error comes before any worker starts
-    with lock_folder(folder):
+    with lock(folder / ".lock", f"--run-dir {folder}"):
         launch.say(description.describe(resolved))
         status = launch.run(resolved, folder)
     if status in (TERMINATED, 130):
@@ -107,11 +106,6 @@ def check_outputs(given: Given, run_dir: Path | None) -> None:
         for name, key in (("experiment", "experiment"), ("report", "metrics")):
             file, kind = run_dir / f"{name}.json", f"the {name} of a run"
             check_output(file, "--run-dir:", kind, has_key(key))
-
-
-def lock_folder(folder: Path) -> AbstractContextManager[None]:
-    """Hold the folder of a run. Raises UserError if another run is writing there."""
-    return lock(folder / ".lock", f"--run-dir {folder}")
 
 
 def with_model(resolved: Resolved, folder: Path) -> Resolved:
@@ -156,7 +150,7 @@ def train(argv: list[str]) -> int:
         with contextlib.ExitStack() as held:
             if extra.run_dir and first:
                 make_folder(extra.run_dir, f"--run-dir {extra.run_dir}")
-                held.enter_context(lock_folder(extra.run_dir))
+                held.enter_context(lock(extra.run_dir / ".lock", f"--run-dir {extra.run_dir}"))
             return train_here(resolved, extra.run_dir)
     except SystemExit as ended:
         if ended.code == TERMINATED and first:

@@ -102,6 +102,8 @@ def test_a_figure_of_your_own_is_kept(rn50: Run, trained: Path, suffix: str) -> 
     assert Path(f"mine.{suffix}").read_bytes() == before
     for _ in range(2):
         assert rn50("plot", report, "-o", f"ours.{suffix}").status == 0
+    begins = {"png": PNG, "svg": b"<?xml", "pdf": b"%PDF"}
+    assert Path(f"ours.{suffix}").read_bytes().startswith(begins[suffix])
 
 
 @pytest.mark.needs("torch")

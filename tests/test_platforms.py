@@ -1,4 +1,4 @@
-"""The tables of docs/platforms.md against the doctor and the course, and other systems."""
+"""Other systems: what the doctor says of them, and a clone made on Windows."""
 
 from __future__ import annotations
 
@@ -11,24 +11,6 @@ from pathlib import Path
 import pytest
 
 from rn50 import doctor
-from workshop import catalogue
-
-
-def table(page: Path, first_heading: str) -> list[list[str]]:
-    """The rows of the Markdown table whose first heading is this, the rule left out."""
-    lines = page.read_text().splitlines()
-    start = next(i for i, line in enumerate(lines) if line.startswith(f"| {first_heading}"))
-    rows = []
-    for line in lines[start:]:
-        if not line.startswith("|"):
-            break
-        rows.append([cell.strip() for cell in line.strip("|").split("|")])
-    return [rows[0], *rows[2:]]
-
-
-def test_every_notebook_has_its_line_for_containers(repository: Path) -> None:
-    _, *rows = table(repository / "docs" / "platforms.md", "notebook |")
-    assert [row[0][:2] for row in rows] == [item.number for item in catalogue.existing(repository)]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from rn50 import launch
 from rn50.autoconfig import Given, prepare
 from rn50.description import describe
 from rn50.diagnose import model
-from rn50.diagnose.measure import Bench, measured, measured_peak
+from rn50.diagnose.measure import Bench, measured
 from rn50.diagnose.model import COMMUNICATION, COMPUTE, INPUT, Change
 from rn50.parser import config_parser, parse_given
 from rn50lib.config import FLAGS, TrainConfig, scoped
@@ -71,10 +71,8 @@ def candidates(part: str, config: TrainConfig, machine: Machine) -> list[str]:
     return [flags for flags, useful in table[part].items() if useful]
 
 
-def try_change(
-    bench: Bench, asked: Given, config: TrainConfig, part: str, text: str
-) -> Change | None:
-    """Predict a change; None if it changes nothing here."""
+def try_change(bench: Bench, asked: Given, config: TrainConfig, part: str, text: str) -> Change:
+    """Predict a change. Raises UserError if it is impossible, or changes nothing here."""
     change = parse_change(text)
     changed = {**asked, **change}
     if "data_root" not in change and "num_classes" not in change:  # the same model
@@ -82,7 +80,7 @@ def try_change(
     other = measured(prepare(changed).config)
     names = {name for name in FLAGS if getattr(config, name) != getattr(other, name)}
     if not names:
-        return None
+        raise UserError(f"--change {text!r} changes nothing here: the run has it already")
     if names <= set(scoped("input")) or names <= set(scoped("step")):
         part = INPUT if names <= set(scoped("input")) else COMPUTE
     predicted = model.together(bench.loader(other), bench.step(other), formula(other))
@@ -95,8 +93,8 @@ def formula(config: TrainConfig) -> str:
     return model.SUM if on_processor else model.SLOWER
 
 
-def table(config: TrainConfig, rates: model.Rates, peak: float | None) -> list[str]:
-    """Return the rates of the parts, and what they cost, as lines; `peak` in FLOP per second."""
+def table(config: TrainConfig, rates: model.Rates) -> list[str]:
+    """Return the rates of the parts, and what they cost, as lines."""
     lines = [f"  {'':22}{'img/s':>10}  {'ms per image':>12}"]
     rows = {
         "loader alone": rates.loader,
@@ -110,21 +108,13 @@ def table(config: TrainConfig, rates: model.Rates, peak: float | None) -> list[s
     for name, ips in rows.items():
         if ips != model.FREE and (ips != rates.compute or name == "step alone"):
             lines.append(f"  {name:22}{ips:10,.1f}  {1000 / ips:12.3f}")
-    net, size = config.to_network(), config.image_shape
     if config.n > 1 and config.trains:
         step, alone = (
             1000 * config.global_batch / ips for ips in (rates.compute, rates.without_exchange)
         )
         lines.append(
             f"  a step of {step:.0f} ms loses {max(0.0, step - alone):.0f} ms to the exchange of"
-            f" {4e-6 * net.num_parameters:.1f} MB"
-        )
-    if peak is not None:
-        flops = 2 * net.macs(size) if config.only_inference else net.train_flops(size)
-        share = flops * rates.both / (peak * config.n)  # each worker has its device
-        lines.append(
-            f"  the model computes {flops * rates.both / 1e9:,.0f} GFLOP/s,"
-            f" {100 * share:.0f}% of the fastest matrix product here"
+            f" {4e-6 * config.to_network().num_parameters:.1f} MB"
         )
     return lines
 
@@ -156,27 +146,21 @@ def main(argv: list[str]) -> int:
     usual = SECONDS_CI if resolved.config.profile == "ci" else SECONDS
     bench = Bench(launch.new_run("diagnose"), extra.seconds or usual)
     config = measured(resolved.config)
-    peak = measured_peak(config, bench.seconds / 3)
     loader, compute = bench.loader(config), bench.step(config)
     single = bench.without_exchange(config, compute)
     rates = model.Rates(loader, compute, single, bench.both(config), formula(config))
     bound, changes = model.find_bound(rates), []
-    for text in extra.change or candidates(bound.part, config, machine()):
+    likely = candidates(bound.part, config, machine())[:MAX_CANDIDATES]
+    for text in extra.change or likely:
         try:
-            change = try_change(bench, asked, config, bound.part, text)
+            changes.append(try_change(bench, asked, config, bound.part, text))
         except UserError as error:
             if extra.change:
                 raise
             launch.say(f"{text} is left out: {error}")
-            continue
-        if change is None and extra.change:
-            raise UserError(f"--change {text!r} changes nothing here: the run has it already")
-        changes += [change] if change else []
-        if not extra.change and len(changes) == MAX_CANDIDATES:
-            break
     launch.say(f"the runs are in {bench.folder}")
     print(model.verdict(rates, bound, changes, config.backend))
-    print("\n".join(["", *table(config, rates, peak)]))
+    print("\n".join(["", *table(config, rates)]))
     for change in changes:
         print(f"  with {change.flags}: {change.predicted:,.1f} img/s predicted")
     return 0

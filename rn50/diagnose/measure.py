@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,6 @@ from typing import Any
 
 from rn50 import launch
 from rn50.diagnose.model import FREE
-from rn50.installed import has
 from rn50lib.config import FLAGS, TrainConfig, scoped
 from rn50lib.errors import UserError
 from rn50lib.hardware import machine
@@ -176,19 +174,3 @@ def last_line(text: str) -> str:
     errors = [line for line in lines if "error: " in line]
     message = errors[-1].split("error: ", 1)[1] if errors else lines[-1]
     return f"{message} {lines[-1]}" if message.endswith(":") else message  # a traceback follows
-
-
-def measured_peak(config: TrainConfig, seconds: float) -> float | None:
-    """Return the FLOP per second of the fastest matrix product; None without a model or PyTorch."""
-    if config.step is not None or not has("torch"):
-        return None
-    launch.say("measuring the peak of the device …")
-    command = [sys.executable, "-m", "rn50.diagnose.peak", f"{seconds:g}"]
-    process = subprocess.run(
-        [*command, json.dumps(config.to_dict())],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True,
-        env=launch.rank_environment(config) | {PARENT: str(os.getpid())},
-    )  # fmt: skip
-    if process.returncode:
-        raise UserError(f"the device's peak cannot be measured: {last_line(process.stderr)}")
-    return json.loads(process.stdout.splitlines()[-1])

@@ -60,4 +60,4 @@ def test_killed_at_20_random_moments(tmp_path):
         subprocess.run(command, check=True, **settings)
         assert contents(out) == good
         assert sorted(os.listdir(tmp_path)) == ["out", "set"]
-    assert killed >= 10
+    assert killed  # how many depends on the load of the machine

@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 
 ADDRESSES = {"h1": "10.77.0.1", "h2": "10.77.0.2"}
-PATIENCE = 30.0
+PATIENCE = 120.0
 INTO = ("unshare", "--net", "--uts", "--mount", "--pid", "--fork", "--mount-proc")
 FIRST = """
 set -e

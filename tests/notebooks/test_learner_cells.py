@@ -25,6 +25,7 @@ from PIL import Image
 from data_prep import im2rec
 from tests.conftest import ROOT
 from tests.support import Photos
+from tests.workshop.lessons.test_nb08_checks import simulate
 from workshop import expected, masters
 from workshop.lessons import nb01, nb06
 
@@ -206,9 +207,10 @@ REPAIRED = """ms = []
         (REPAIRED.replace("torch.inference_mode()", "torch.enable_grad()"), "Autograd is on"),
     ],
 )
-def test_clock_in_07(answer: str, said: str, tmp_path: Path, capsys) -> None:
+def test_clock_in_07(answer: str, said: str, tmp_path: Path, monkeypatch, capsys) -> None:
     import torch
 
+    simulate(monkeypatch)
     names: dict[str, Any] = {"torch": torch, "time": time, "device": torch.device("cpu")}
     execute("07", "def answer_times", answer, names, tmp_path)
     assert said in capsys.readouterr().out
@@ -321,6 +323,7 @@ CLOCK = """for _ in range(warm_up):
 )
 def test_clock_in_08(answer: str, said: str, tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
+    simulate(monkeypatch)
     execute("08", "def measure", answer, {}, tmp_path)
     assert said in capsys.readouterr().out.splitlines()[0]
     text = (tmp_path / "clock.py").read_text()

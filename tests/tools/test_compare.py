@@ -58,9 +58,6 @@ def test_benchmarks_are_divided_if_workers_and_batch_match(rn50: Rn50, files: Pa
     assert line(text, "4", "64") == ["4", "64", "320.0", "failed", "-"]
     assert line(text, "4", "128") == ["4", "128", "-", "700.0", "-"]
     assert "new, n 4, batch 64: rank 1 was killed by signal 9" in text
-    weak = text[text.index("times the speed of one worker") :]
-    assert line(weak, "4", "64") == ["4", "64", "3.20", "-"]
-    assert "128" not in weak  # one worker or four with that batch are missing in either file
 
 
 def test_reports_are_compared_by_speed_and_by_accuracy(rn50: Rn50, files: Path) -> None:
@@ -77,8 +74,6 @@ def test_reports_are_compared_by_speed_and_by_accuracy(rn50: Rn50, files: Path) 
 def test_published_figures_come_with_their_source(rn50: Rn50, files: Path) -> None:
     text = rn50("compare", "old.json", "--published", "DGX-1/mixed").out
     assert line(text, "8", "208") == ["8", "208", "-", "10,263.2", "-"]
-    weak = text[text.index("times the speed of one worker") :]
-    assert line(weak, "8", "208")[-1] == "7.11" and line(weak, "4", "208")[-1] == "3.74"
     assert line(text, "val.top1", "8")[-1] == "76.490"
     assert line(text, "hours", "8")[-1] == "3.300" and "cannot be repeated here: V100" in text
     both = rn50("compare", "--published", "DGX-1/mixed", "--published", "DGX-1/FP32").out

@@ -136,7 +136,7 @@ def test_a_fast_device_in_front_of_a_loader(run_cli: Callable, photos: Photos) -
     assert step and change
     of_step, of_change = (float(found[1].replace(",", "")) for found in (step, change))
     assert of_change == pytest.approx(of_step, abs=1)  # without a loader, the step is left
-    assert "GFLOP" not in ended.stdout and "exchange" not in ended.stdout
+    assert "exchange" not in ended.stdout
 
 
 # --- the large forms ------------------------------------------------------------------------------
@@ -158,4 +158,6 @@ def test_bottleneck_of_resnet50(
     ended = run_cli("diagnose", *data, *flags.split(), timeout=900)
     assert ended.returncode == 0, ended.stderr
     verdict = ended.stdout.splitlines()[0]
-    assert verdict.startswith(f"{model.NAMES[part]} bounds this run") and lesson in verdict
+    assert verdict.startswith(f"{model.NAMES[part]} bounds this run")
+    # the parts are measured one after the other; a load that changes meanwhile is reported instead
+    assert lesson in verdict or "Do not rely on this" in verdict

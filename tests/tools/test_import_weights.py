@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import pytest
 from PIL import Image
 
 from rn50.predict import trained_as
-from rn50.state_dict import FIRST, read
 from rn50lib import checkpoint
 from rn50lib.resnet import resnet
 from tests.backends.test_torch import busy_arrays, by_the_paper
@@ -96,21 +94,6 @@ def test_weights_are_the_same_to_the_bit(
     assert (net.name, net.version, net.num_classes) == (f"resnet{depth}", "v1.5", 7)
     held = checkpoint.load(tmp_path / "new" / "p", 0).arrays
     assert all(np.array_equal(held[name], array) for name, array in arrays.items())
-
-
-def test_file_is_read_with_the_warnings_of_python_3_10(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`catch_warnings` has taken `action` since Python 3.11 only."""
-    import torch
-
-    class Older(warnings.catch_warnings):
-        def __init__(self, *, record: bool = False, module: Any = None) -> None:
-            super().__init__(record=record, module=module)
-
-    torch.save(theirs(busy_arrays(resnet(18, 7))), tmp_path / "given.pth")
-    monkeypatch.setattr(warnings, "catch_warnings", Older)
-    assert FIRST in read(tmp_path / "given.pth").arrays
 
 
 @pytest.mark.acceptance

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from PIL import Image
 
 from rn50 import plot
@@ -43,19 +42,15 @@ def test_curves_show_what_the_reports_hold(tmp_path: Path) -> None:
     assert [text.get_text() for text in loss.get_legend().get_texts()] == ["one", "two"]
 
 
-@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
-def test_the_verb_writes_an_image(rn50: Run, tmp_path: Path, suffix: str) -> None:
+def test_the_verb_writes_an_image(rn50: Run, tmp_path: Path) -> None:
+    """The other formats are in `tests/test_files.py`."""
     one = write_report(tmp_path / "a.json", [3.0, 2.0])
     two = write_report(tmp_path / "b.json", [2.0, 1.0])
-    shown = rn50("plot", one, two, "-o", f"new/curves.{suffix}", "--labels", "fp32", "bf16")
-    assert (shown.status, shown.out) == (0, f"new/curves.{suffix}\n")
-    file = tmp_path / "new" / f"curves.{suffix}"
-    if suffix == "png":
-        with Image.open(file) as image:
-            assert image.size > (800, 200)
-            assert len(image.convert("RGB").getcolors(2**24)) > 50  # not an empty page
-    else:
-        assert file.read_bytes().startswith({"svg": b"<?xml", "pdf": b"%PDF"}[suffix])
+    shown = rn50("plot", one, two, "-o", "new/curves.png", "--labels", "fp32", "bf16")
+    assert (shown.status, shown.out) == (0, "new/curves.png\n")
+    with Image.open(tmp_path / "new" / "curves.png") as image:
+        assert image.size > (800, 200)
+        assert len(image.convert("RGB").getcolors(2**24)) > 50  # not an empty page
 
 
 def test_errors_name_the_file(rn50: Run, tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def serve(folder: Path, home: Path | None = None, **environment: str) -> Iterato
             stdout=subprocess.DEVNULL, stderr=told, start_new_session=True,
         )  # fmt: skip
     try:
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 300
         address = None
         while address is None:
             assert server.poll() is None and time.monotonic() < deadline, log.read_text()

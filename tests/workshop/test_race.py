@@ -146,7 +146,7 @@ def test_ladder_records_the_turns_without_traced_steps(
     assert list(found) == ["1_single", "2_ddp"]
     for report, images in zip(found.values(), (4, 2 * 4), strict=True):
         low, middle, high = sorted(report["turns"])
-        assert 2 * low < report["images_per_s"] == middle <= high < images / 0.019
+        assert low < report["images_per_s"] == middle <= high < images / 0.019
         assert middle > 3 * images / 0.5
         assert report["compute_ms"] == pytest.approx(1000 * images / report["images_per_s"])
     record = json.loads((tmp_path / "ladder.json").read_text())

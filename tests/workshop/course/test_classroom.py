@@ -207,7 +207,7 @@ def test_one_row_per_learner_whatever_an_upload_contains(tmp_path: Path) -> None
         port = str(server.getsockname()[1])
         source = READS.replace("PLACE", repr(str(where))).replace("PORT", port)
         save(where / "curious", answered("ex01.index", source + ESCAPES))
-        printed, found = graded(where, "--time-limit", "6", "--memory", "2", "--jobs", "2")
+        printed, found = graded(where, "--time-limit", "10", "--memory", "2", "--jobs", "2")
     full = {"ex01.frame": "2", "ex01.order": "2", "ex01.index": "1", "ex01.leak": "2"}
     for who in ("Anna Äpfel", "ben"):
         assert full.items() <= found[who].items(), (printed, found[who])
@@ -225,7 +225,7 @@ def test_one_row_per_learner_whatever_an_upload_contains(tmp_path: Path) -> None
     assert "empty: no exercise notebook" in printed, printed
     page = (tmp_path / "class.html").read_text(encoding="utf-8")
     boxed = ["under bubblewrap", "closed in"] if bubblewrap_works() else ["without bubblewrap"]
-    for said in ("the time limit of 6 s", "MemoryError", "Python ended", "can forge", *boxed):
+    for said in ("the time limit of 10 s", "MemoryError", "Python ended", "can forge", *boxed):
         assert said in page, said
     assert found["curious"]["ex01.order"] == "2", printed
     assert "<script" not in page and "\x1b" not in page

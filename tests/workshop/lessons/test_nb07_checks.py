@@ -15,8 +15,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from tests.workshop.lessons.test_nb08_checks import simulate  # noqa: E402
 from workshop.lessons import nb07_checks as nb07  # noqa: E402
-from workshop.lessons import nb08_checks  # noqa: E402
 
 pytestmark = pytest.mark.needs("torch")
 
@@ -45,7 +45,10 @@ def clock(autograd: bool = False, warm: bool = True, waits: bool = True, result:
 
 
 @pytest.mark.parametrize("own", [nb07.answer_times, clock()])
-def test_right_clocks_pass(own: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_right_clocks_pass(
+    own: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    simulate(monkeypatch)
     assert nb07.check_clock(own) is own
     assert capsys.readouterr().out.startswith("✓")
 
@@ -68,7 +71,7 @@ WRONG_CLOCKS = {
 def test_wrong_clocks_are_diagnosed(
     said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(nb08_checks, "TRIES", 1)
+    simulate(monkeypatch)
     assert nb07.check_clock(WRONG_CLOCKS[said]) is nb07.answer_times
     first = capsys.readouterr().out.splitlines()[0]
     assert said in first and first[0] == ("○" if "not written" in said else "✗")
