@@ -448,7 +448,7 @@ CLOCK = """for _ in range(warm_up):
     [
         ("", "not written yet"),
         (CLOCK, "✓"),
-        (CLOCK.replace("return seconds", "return min(seconds)"), "the best of n"),
+        (CLOCK.replace("return seconds", "return min(seconds)"), "Return a list"),
     ],
 )
 def test_clock_in_08(answer: str, said: str, tmp_path: Path, monkeypatch, capsys) -> None:

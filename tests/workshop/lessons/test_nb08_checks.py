@@ -103,26 +103,23 @@ def rates(seconds: list[float]) -> list[float]:
 
 WRONG_CLOCKS = {
     "nothing warmed up": clock(warm_up_calls=False),
-    "does not wait": clock(after=False),
-    "the time to queue the work": waits_before_and_after,
-    "although it waits": clock(now=lambda: 0.0),  # as time.process_time
+    "The times are too short": clock(after=False),
+    "of queueing the work": waits_before_and_after,
+    "Call wait() after each call": waits_at_the_end,
+    "of process_time()": clock(now=lambda: 0.0),
     "the rest of the warm-up": clock(before=False),
-    "waits only once": waits_at_the_end,
-    "The calls of the warm-up are in the list": counts_the_warm_up,
+    "The list has 6 values": counts_the_warm_up,
     "These are rates": clock(result=rates),
-    "the mean of the rates": clock(result=lambda s: statistics.mean(rates(s))),
-    "the shortest step: the best of n": clock(result=min),
-    "the rate of the fastest step": clock(result=lambda s: max(rates(s))),
-    "steps per second": clock(result=lambda s: len(s) / sum(s)),
-    "one number, the total": clock(result=sum),
-    "one number, the mean": clock(result=statistics.mean),
-    "milliseconds": clock(result=lambda s: [1000 * x for x in s]),
+    "one per call": clock(result=statistics.mean),
+    "the best of n hides": clock(result=min),
+    "it returns 20": clock(result=lambda s: [1000 * x for x in s]),
     "The list has 3 values": clock(result=lambda s: s[1:]),
-    "returns nothing": clock(result=lambda s: None),
-    "It returns dict": clock(result=lambda s: {"s": s}),
+    "It returns None": clock(result=lambda s: None),
+    "It returns {'s'": clock(result=lambda s: {"s": s}),
+    "It made 0 calls": lambda step, *rest: (step() for _ in range(4)),
     "It made 1 calls": lambda step, *rest: step() or [0.1],
     "ended with TypeError": lambda step: [],
-    "The calls took": clock(result=lambda s: [1.25 * x for x in s]),  # not "These are seconds"
+    "it returns 0.025": clock(result=lambda s: [1.25 * x for x in s]),
 }
 
 
@@ -182,16 +179,6 @@ def weighted(size: Any, seconds: Any) -> Any:
     return start, 1 / slope
 
 
-def through_the_ends(size: Any, seconds: Any) -> Any:
-    per_byte = (seconds[-1] - seconds[0]) / (size[-1] - size[0])
-    return seconds[0] - per_byte * size[0], 1 / per_byte
-
-
-def half_divided(size: Any, seconds: Any) -> Any:
-    start, per_byte = np.linalg.lstsq(np.stack([1 / seconds, size / seconds], 1), seconds)[0]
-    return start, 1 / per_byte
-
-
 def fitted(change: Any) -> Any:
     return lambda size, seconds: change(*nb08.fit(size, seconds))
 
@@ -202,14 +189,8 @@ FITS = {
     "not written yet": lambda size, seconds: None,
     "seconds per byte": fitted(lambda a, b: (a, 1 / b)),
     "Return α first": fitted(lambda a, b: (b, a)),
-    "The columns are swapped": fitted(lambda a, b: (1 / b, 1 / a)),
-    "it returns 51.8 and 1.98": fitted(lambda a, b: (1e6 * a, b / 1e9)),
-    "α is not in seconds": fitted(lambda a, b: (1e6 * a, b)),
-    "β is not in bytes per second": fitted(lambda a, b: (a, b / 1e9)),
     "even the shortest takes α": lambda x, y: (y.min(), (x / y).max()),
-    "Only one side of the equation": half_divided,
     "dominate the squares": lambda x, y: (np.polyfit(x, y, 1)[1], 1 / np.polyfit(x, y, 1)[0]),
-    "Only the first and the last message": through_the_ends,
     "not 2 values": fitted(lambda a, b: a),
     "it returns": fitted(lambda a, b: (3 * a, b)),
 }
