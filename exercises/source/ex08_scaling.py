@@ -120,7 +120,6 @@ if not engine.unanswered(efficiency):
     print(f"backward alone {1e3 * timeline.alone:.0f} ms; with the exchange of", end=" ")
     print(f"{len(timeline.ready)} buckets {1e3 * predicted:.0f} ms predicted,", end=" ")
     print(f"{1e3 * timeline.together:.0f} ms measured")
-    ex08.draw_timeline(timeline, predicted)
 
 # %% [markdown]
 # If the measurement is far above the prediction, the exchange probably slows down the computation, or one rank waits for the other (notebook 03 measures both). Your formula assumes neither. Gloo needs a core of the CPU; NCCL needs a few multiprocessors of a GPU.

@@ -368,7 +368,6 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ("max(0, rank - 1)", "rank", "gives 0.04"),
         ("sorted(seconds)", "sorted(set(seconds))", "gives 5"),
         ("len(seconds) *", "(len(seconds) - 1) *", "gives 0.02"),
-        ("* per_cent / 100", "* per_cent", "takes per_cent as a fraction"),
         ("    rank =", "    seconds.sort()\n    rank =", "`seconds` is changed"),
     ],
     "ex07.temperature": [
@@ -380,7 +379,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ("return log_t.exp().item()", "right = (logits.argmax(1) == labels).double().mean()\n"
          "    return min(torch.linspace(0.1, 10, 991).tolist(), key=lambda t: abs((logits / t)"
          ".softmax(1).amax(1).mean() - right))", "and too large for class 0"),
-        ("        optimizer.zero_grad()\n", "", "adds its gradient"),
+        ("        optimizer.zero_grad()\n", "", "the result is nan"),
         ("return log_t.exp().item()", "return -log_t.exp().item()", "T = -2.4"),
         ("return log_t", "logits /= log_t.exp().detach()\n    return log_t",
          "`logits` is changed"),
@@ -389,9 +388,9 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ("logits / log_t.exp()", "torch.softmax(logits / log_t.exp(), 1)", "softmax is computed"),
     ],
     "ex07.likeliest": [
-        (SOFTMAX, "logits.exp() / logits.exp().sum(1, keepdim=True)", "probability is not finite"),
+        (SOFTMAX, "logits.exp() / logits.exp().sum(1, keepdim=True)", "is nan"),
         (SOFTMAX, "(logits - logits.max()).exp()", TOPK, "probabilities /= probabilities.sum(1, "
-         f"keepdim=True)\n    {TOPK}", "the largest logit of the whole batch"),
+         f"keepdim=True)\n    {TOPK}", "is nan"),
         (BOTH, "return classes.double(), values", "not whole numbers"),
         (BOTH, "return values, classes", "not whole numbers"),
         (BOTH, "return values", "the result is Tensor ["),
