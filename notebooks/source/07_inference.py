@@ -104,71 +104,35 @@ def predict(net, dtype=torch.float32):
 
 
 logits = predict(model)
-# %% [markdown]
-# ## A benchmark with six mistakes
-#
-# How fast is the network? The benchmark below makes six mistakes. **Find as many as you can** before you read on.
-
-
-# %%
-def first_try(net):
-    """Return the milliseconds that a batch of 4 takes, with six mistakes."""
-    begin = time.perf_counter()
-    for start in range(0, 16, 4):
-        net(torch.stack([prepare(file) for file in some[start : start + 4]]).to(device))
-    return 1000 * (time.perf_counter() - begin) / 4
-
-
-trained_net = copy.deepcopy(model).train()  # as it is after training
-print(f"A batch of 4 takes {first_try(trained_net):.1f} ms!")
 
 # %% [markdown]
-# <details><summary>The six mistakes</summary>
-#
-# 1. In **training mode**, batch norm uses the statistics of these four images, and every call changes the running averages.
-# 2. Without `inference_mode`, **autograd** keeps activations for a backward pass that never comes.
-# 3. The time includes **decoding**. If you want that, say so.
-# 4. It includes the **first calls**, which allocate memory and choose kernels.
-# 5. On a GPU, the code **does not wait** for the result: the call returns as soon as the work is queued.
-# 6. It reports **one mean**, without its spread, image size, precision or threads.
-#
-# </details>
-#
-# The next cell has a repaired clock: `wait()` returns when the device has no work left. The two take turns, and a difference counts only with five or more ratios, all on one side of 1 (`workshop.ratio`). **Predict:** does the first try report too much time, or too little?
-
-
-# %%
-def answer_times(net, batch, repeats, warm_up, wait):
-    """Return the milliseconds of each of `repeats` calls, after `warm_up` that do not count."""
-    ms = []
-    with torch.inference_mode():
-        for _ in range(warm_up + repeats):
-            begin = time.perf_counter()
-            net(batch)
-            wait()
-            ms.append(1000 * (time.perf_counter() - begin))
-    return ms[warm_up:]
-
-
-wait = torch.cuda.synchronize if device.type == "cuda" else (lambda: None)
-wrong, right = [], []
-for _ in range(rounds):
-    wrong.append(first_try(trained_net))
-    right += answer_times(model, images[:4], 1, 1, wait)
-print(f"{np.median(wrong):.1f} ms, repaired {np.median(right):.1f} ms;", end=" ")
-print(f"the first try over the repaired one: {workshop.ratio(np.divide(wrong, right))}")
-same = (predict(trained_net.eval()).argmax(1) == logits.argmax(1)).float().mean()
-print(f"After the calls in training mode, {100 * same:.0f}% of the predictions are the same.")
-
-# %% [markdown]
-# Less than 100% means that the calls in training mode changed the network. Notebook 08 measures such mistakes one at a time.
-#
 # ## Where is the time going?
+#
+# A timing of a prediction is right only with four things:
+#
+# - **evaluation mode**: in training mode, batch norm uses the statistics of the batch, and every call changes the running averages;
+# - `inference_mode`: without it, **autograd** keeps activations for a backward pass that never comes;
+# - **warm-up**: the first calls allocate memory and choose kernels;
+# - a clock that **waits**: on a GPU, a call returns as soon as its work is queued.
+#
+# The clock below, with a first call that does not count, has all four. (Notebook 08 measures what such mistakes cost, and you write the clock.)
 #
 # From here on, images are 64 × 64 on a CPU, and 224 × 224 in `float16` on a GPU. Trace one image at a time. On a GPU, Python only queues **kernels**, one launch after another; `waiting` is the time in which none of them runs. On a CPU, each operator finishes before the next one starts. **Predict:** how many operators does one prediction start? (The network has 53 convolutions.)
 
 
 # %%
+wait = torch.cuda.synchronize if device.type == "cuda" else (lambda: None)
+
+
+@torch.inference_mode()
+def call(net, batch):
+    """Return the milliseconds of one prediction of a network in evaluation mode."""
+    begin = time.perf_counter()
+    net(batch)
+    wait()  # until the device has no work left
+    return 1000 * (time.perf_counter() - begin)
+
+
 def ready(net, dtype):
     """Return a copy of a network, its convolutions in `dtype` and channels last."""
     net = copy.deepcopy(net)
@@ -192,7 +156,7 @@ def traced(net, batch, file):
     ) as trace:
         for _ in range(4):
             with profiler.record_function("forward"):
-                answer_times(net, batch, 1, 0, wait)
+                call(net, batch)
             trace.step()
     calls = [e for e in trace.events() if e.name.startswith("aten::")]
     inner = [e for e in calls if e.cpu_parent and e.cpu_parent.name.startswith("aten::")]
@@ -218,13 +182,17 @@ def chain(length):
 
 
 def race(works, turns):
-    """Time pairs of a network and a batch in turns; return the milliseconds of each by name."""
+    """Time pairs of a network and a batch in turns; return the milliseconds of each by name.
+
+    An untimed call before each timed one hands the cores to the next engine's threads.
+    """
     ms = {name: [] for name in works}
     for turn in range(turns + 1):  # the first one warms up
         for name in random.sample(list(works), len(works)):
-            took = answer_times(*works[name], 1, 1, wait)
+            call(*works[name])
+            took = call(*works[name])
             if turn:
-                ms[name] += took
+                ms[name].append(took)
     return {name: np.array(values) for name, values in ms.items()}
 
 
@@ -286,11 +254,10 @@ if kernels:  # they run behind the launches
 print(f"{operators} operators before, {fewer} now; the removed ones took", end=" ")
 print(f"{saved:.2f} of {alone:.2f} ms: × {1 / (1 - saved / alone):.2f} without")
 ms = race({"eager": (eager, one), "folded": (folded, one)}, rounds)
-gain = workshop.ratio(ms["eager"] / ms["folded"])
-print(f"In turns, the speed of folded over eager: {gain}")
+print(f"In turns, the speed of folded over eager: {workshop.ratio(ms['eager'] / ms['folded'])}")
 
 # %% [markdown]
-# The difference is only rounding. Folding saves hardly any arithmetic, but it saves starts and **memory traffic**: a separate layer reads its input and writes its output.
+# The difference is only rounding. (A ratio is clear only with five or more turns, all on one side of 1.) Folding saves hardly any arithmetic, but it saves starts and **memory traffic**: a separate layer reads its input and writes its output.
 #
 # ## One launch for all kernels
 #
@@ -398,7 +365,7 @@ for name, form in forms.items():
 #
 # ## Which version is fastest, and at which batch?
 #
-# All versions and batches take turns, in a random order; an untimed call before each timed one hands the cores to the next engine's threads. (`Predictor` is this library's; it also folds.) Speeds drift, so compare within a race, and believe a small gain (folding's) only if two races show it. **Predict** the order at batch 1, and at the largest batch. ([`torch.compile` is slow?](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step))
+# All versions and batches take turns, in a random order. (`Predictor` is this library's; it also folds.) Speeds drift, so compare within a race, and believe a small gain (folding's) only if two races show it. **Predict** the order at batch 1, and at the largest batch. ([`torch.compile` is slow?](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step))
 
 # %%
 if device.type == "cuda":
