@@ -134,32 +134,21 @@ with np.load("val.npz") as found:
 labels = torch.tensor([classes.index(file.parent.name) for file in files])
 fit, rest = torch.arange(0, len(labels), 2), torch.arange(1, len(labels), 2)
 
-
-def mean_of(values):
-    """Return the mean and twice its standard error."""
-    return values.mean().item(), 2 * values.std().item() / len(values) ** 0.5
-
-
-def report(name, scaled):
-    """Print what the most likely class claims and how often it is right; return the losses."""
-    claimed, chosen = torch.softmax(scaled, 1).max(1)
-    right, error = mean_of(100 * (chosen == labels[rest]).double())
-    losses = torch.nn.functional.cross_entropy(scaled, labels[rest], reduction="none")
-    print(f"{name}: claims {100 * claimed.mean():.0f}%, {right:.0f} ± {error:.0f}% right,", end=" ")
-    print(f"loss {losses.mean():.3f}")
-    return losses
-
-
 if not engine.unanswered(temperature):
-    best = temperature(logits[fit], labels[fit])
-    before = report("as trained", logits[rest])
-    after = report(f"T = {best:<8.3g}", logits[rest] / best)
-    saved, error = mean_of(before - after)
-    print(f"On {len(rest)} other images, T lowers the loss by {saved:.3f} ± {error:.3f}:", end=" ")
-    if (logits[rest].argmax(1) == labels[rest]).double().mean() < 2 / len(classes):
-        print("the network is hardly better than guessing, and T only says so")
-    else:
-        print("it helps" if saved > error else "too little to say that it helps")
+    best, losses = temperature(logits[fit], labels[fit]), []
+    for t in (1.0, best):
+        claimed, chosen = torch.softmax(logits[rest] / t, 1).max(1)
+        right = (chosen == labels[rest]).double().mean()
+        loss = torch.nn.functional.cross_entropy(logits[rest] / t, labels[rest], reduction="none")
+        losses.append(loss)
+        print(
+            f"T = {t:.3g}: claims {claimed.mean():.0%}, {right:.0%} right, loss {loss.mean():.3f}"
+        )
+    saved = losses[0] - losses[1]
+    error = 2 * saved.std() / len(saved) ** 0.5
+    print(f"On {len(rest)} other images, T lowers the loss by {saved.mean():.3f} ± {error:.3f}.")
+    if right < 2 / len(classes):
+        print("The network is hardly better than guessing, and T only says so.")
 
 # %% [markdown]
 # Log-probabilities serve as logits, because softmax does not change if a constant is added to all of them. A threshold such as "act above 90%" is valid for one checkpoint and its `T`: fit it again for the next one, and for images from a different camera.

@@ -121,16 +121,10 @@ measure = nb08_checks.check_clock(measure, "clock.py")
 
 
 # %%
-def digits(number):
-    return f"{number:,.0f}" if number > 99 else f"{number:#.3g}"
-
-
 def show(mistake, wrong, right, unit="img/s"):
-    """Print the ratios of wrong to right results, and the results of the turn in the middle."""
-    wrong, right = np.broadcast_arrays(wrong, right)
-    middle = np.argsort(wrong / right)[len(wrong) // 2]
-    print(f"{mistake}: {digits(wrong[middle])} instead of {digits(right[middle])}", end=" ")
-    print(f"{unit}; wrong over right: {workshop.ratio(wrong / right)}")
+    """Print the medians of wrong and right results, and what their ratios say."""
+    print(f"{mistake}: {np.median(wrong):,.1f} instead of {np.median(right):,.1f} {unit};", end=" ")
+    print(f"wrong over right: {workshop.ratio(np.divide(wrong, right))}")
 
 
 right = big / np.array(measure(step, session.steps, 2, wait))
@@ -198,7 +192,7 @@ for batch in (big // 2, big, 100_000):
         trained += len(labels)
     wait()
     sweep[batch] = len(data) / (time.perf_counter() - begin)
-    print(f"batch {batch:,}: {digits(sweep[batch])} img/s; images trained on: {trained}")
+    print(f"batch {batch:,}: {sweep[batch]:,.1f} img/s; images trained on: {trained}")
 print(f"fastest batch: {max(sweep, key=sweep.get):,}")
 torch.cuda.empty_cache()  # the processes below need the memory
 
@@ -278,7 +272,7 @@ show("7. restarts, persistent workers", persistent, without)
 # %% [markdown]
 # ## A benchmark tool
 #
-# `rn50 benchmark` has the flags of NVIDIA's `benchmark.py`: workers (`-n`), batches (`-b`), iterations per epoch (`-i`), epochs (`-e`), and warm-up epochs to discard (`-w`). It reports **Total IPS** on *real* images: the global batch divided by the mean iteration time, input and computation together, without the first iteration of each epoch. The largest batch deliberately exceeds the data set. **Predict:** is its rate above your clock's, which trained on random images?
+# `rn50 benchmark` has the flags of NVIDIA's `benchmark.py`: workers (`-n`), batches (`-b`), iterations per epoch (`-i`), epochs (`-e`), and warm-up epochs to discard (`-w`). It reports **Total IPS** on *real* images: the global batch divided by the mean iteration time, input and computation together, without the first iteration of each epoch. The largest batch deliberately exceeds the data set. **Predict** its rate for the other batch.
 
 # %% language="bash" magic_args="-e"
 # rm -f real.json  # mistake 5
@@ -287,17 +281,8 @@ show("7. restarts, persistent workers", persistent, without)
 # grep -A 99 'total_ips, images' real.txt || cat real.txt  # the tables; the file has the log, too
 # echo "rn50 benchmark exited with status ${status:-0} (expected: 1, as one batch is too large)"
 
-# %%
-report = json.loads(Path("real.json").read_text())
-real = report["metrics"]["1"][str(big)]["train.total_ips"]
-assert real, report["env"]["cells"]["1"][str(big)]["reason"]
-hardware = torch.cuda.get_device_name() if gpus else session.machine.processor
-print(f"{report['model']}, 1 worker, {session.size} px, batch {big}, {str(usual)[6:]},", end=" ")
-print(f"{hardware}, PyTorch {torch.__version__}: {digits(real)} img/s with real images;", end=" ")
-print(f"your clock: {digits(np.median(right))} with random ones")
-
 # %% [markdown]
-# The tool avoids mistakes 1, 2, 4 and 5. It loads images and its step is not this notebook's: two differences, so the two rates cannot tell what loading costs. The ladder, next, can.
+# The tool avoids mistakes 1, 2, 4 and 5. It loads images, and its step is not this notebook's: two differences, so its rate and your clock's cannot tell what loading costs. The ladder, next, can.
 #
 # ## Before you buy: tune one device
 #
@@ -614,7 +599,6 @@ for links in dict.fromkeys(row[0] for row in options):
     print(f"{links}: 16 GPUs are {low:.2f} to {high:.2f} times as fast as 8,", end=" ")
     print(f"a run's cost changes by {2 / high - 1:+.0%} to {2 / low - 1:+.0%}")
 session.note("clock", float(np.median(right)), "img/s", f"{str(usual)[6:]}, batch {big}, synthetic")
-session.note("real_ips", real, "img/s", f"Total IPS, real images, batch {big}")
 over = f"{workers} workers over one{' on all cores' * (not gpus)}, weak scaling"
 session.note("weak_scaling", str(scaled["weak"]), "", over)
 print("Exercises passed so far:")

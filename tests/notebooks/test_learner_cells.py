@@ -480,43 +480,29 @@ FIT = """a = np.stack([1 / seconds, size / seconds], axis=1)
     return alpha, 1 / per_byte"""
 
 
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [
-        ("", "not written yet"),
-        (FIT, "✓"),
-        (FIT.replace("1 / per_byte", "per_byte"), "seconds per byte"),
-    ],
-)  # fmt: skip
-def test_fit_in_08(answer: str, said: str, tmp_path: Path, monkeypatch, capsys) -> None:
-    from workshop.lessons import nb08_checks
-
-    monkeypatch.chdir(tmp_path)
-    found = {"all_reduce": [[1000.0, 0.001 + 1e-6], [1e9, 1.001]], "bytes": 10**8}
-    (tmp_path / "together.json").write_text(json.dumps(found))
-    names = {"np": np, "json": json, "Path": Path, "nb08_checks": nb08_checks, "gpus": 0}
-    execute("08", "def fit", answer, names, tmp_path)
-    first, *_, last = capsys.readouterr().out.splitlines()
-    assert said in first and "α 1000 µs, β 1.00 GB/s: 100 MB (12 classes) take 101 ms" in last
-
-
 CAUSES = "return together - alone, barrier - together, exchange - barrier"
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("fit", "causes", "said"),
     [
-        ("", "`causes` is not written yet"),
-        (CAUSES, "✓ `causes`"),
-        (CAUSES.replace("exchange - barrier", "exchange - together"), "includes the waiting"),
+        ("", "", "`fit` is not written yet"),
+        (FIT, "", "✓ `fit`"),
+        (FIT.replace("1 / per_byte", "per_byte"), "", "seconds per byte"),
+        (FIT, CAUSES, "✓ `causes`"),
+        (FIT, CAUSES.replace("exchange - barrier", "exchange - together"),
+         "includes the waiting"),
     ],
-)
-def test_causes_in_08(answer: str, said: str, tmp_path: Path, monkeypatch, capsys) -> None:
+)  # fmt: skip
+def test_fit_and_causes_in_08(
+    fit: str, causes: str, said: str, tmp_path: Path, monkeypatch, capsys
+) -> None:
     from workshop.lessons import nb08_checks
 
     monkeypatch.chdir(tmp_path)
     found = {"all_reduce": [[1000.0, 0.001 + 1e-6], [1e9, 1.001]], "bytes": 10**8}
     (tmp_path / "together.json").write_text(json.dumps(found))
     names = {"np": np, "json": json, "Path": Path, "nb08_checks": nb08_checks, "gpus": 0}
-    execute("08", "def fit", [FIT, answer], names, tmp_path)
-    assert said in capsys.readouterr().out
+    execute("08", "def fit", [fit, causes], names, tmp_path)
+    out = capsys.readouterr().out
+    assert said in out and "α 1000 µs, β 1.00 GB/s: 100 MB (12 classes) take 101 ms" in out

@@ -349,7 +349,7 @@ def stand_in() -> Iterator[Gpu]:
     """Replace the parts of `torch.cuda` that a capture uses, so that it runs on a CPU."""
     with Gpu() as gpu, mock.patch.multiple(
         torch.cuda, CUDAGraph=Graph, graph=gpu.capture, stream=gpu.on, synchronize=gpu.synchronize,
-        Stream=lambda *args, **keywords: Stream(gpu), Event=lambda *args, **keywords: StandIn(),
+        Stream=lambda *args, **keywords: Stream(gpu),
         current_stream=lambda *args: gpu.current, default_stream=lambda *args: gpu.default,
     ), mock.patch.object(torch.cuda.graphs, "graph_pool_handle"):  # fmt: skip
         yield gpu

@@ -82,16 +82,13 @@ STEPS = {  # a change to the finished version, and what the check says on a CPU
     ("", ""): "✓ `capture` is right",
     ("return output", "return output.clone()"): "✓ `capture` is right",
     ("return output", "return None"): "✗ The function returns no tensor",
-    ("return output", "return output[:1]"): "✗ The output differs from eager. The values",
     ("return replay", "return None"): "✗ your function returns nothing",
     ("range(3)", "range(0)"): "✗ There is no warm-up",
     (", net: Any = net", ""): "✗ Nothing keeps the network alive",
     ("static.copy_(batch)", "static"): "✗ A new batch gets the answer of the captured one",
-    ("graph.replay()", "pass"): "✗ A new batch gets the answer of the captured one",
     ("return output", "return output + 1"): "✗ The output differs from eager. Tensor-likes",
     ("graph.replay()", "net(static)"): "✗ The function calls net",
     ("example.clone()", "example"): "✗ The replay overwrites `example`",
-    ("torch.cuda.graph(graph)", "graph"): "✗ `capture` ended with TypeError",
     ("torch.cuda.stream(side)", "contextlib.nullcontext()"): "✗ The warm-up runs on the current",
     ("side.wait_stream(torch.cuda.current_stream())", "pass"): "✗ A stream does not wait",
     ("torch.cuda.current_stream().wait_stream(side)", "pass"): "✗ A stream does not wait",
@@ -104,11 +101,6 @@ STEPS = {  # a change to the finished version, and what the check says on a CPU
         "side = torch.cuda.Stream()\n    side.wait_stream(torch.cuda.current_stream())",
         "torch.cuda.synchronize()\n    side = torch.cuda.Stream()",
     ): "✓ `capture` is right",
-    (
-        "static = example.clone()  # the graph always reads its input here\n"
-        "    side = torch.cuda.Stream()\n    side.wait_stream(torch.cuda.current_stream())",
-        "torch.cuda.synchronize()\n    side = torch.cuda.Stream()\n    static = example.clone()",
-    ): "✗ A stream does not wait",
     (
         "static = example.clone()  # the graph always reads its input here\n"
         "    side = torch.cuda.Stream()\n    side.wait_stream(torch.cuda.current_stream())",
@@ -133,7 +125,6 @@ STEPS = {  # a change to the finished version, and what the check says on a CPU
         "side.wait_stream(torch.cuda.current_stream())",
         "side.wait_event(torch.cuda.current_stream().record_event())",
     ): "✗ `wait_event` is not known here, without a GPU",
-    ("graph = torch", "torch.cuda.Event().record()\n    graph = torch"): "✗ `record` is not known",
     ("with torch.cuda.graph(graph):", "graph.capture_begin()\n    if 1:"): "✗ `capture_begin` is",
     ("# recorded", "; output.max().item()  # recorded"): "✗ `capture` ended with RuntimeError: op",
     ("cuda.stream(side)", "cuda.graph(torch.cuda.CUDAGraph())"): "✗ There is no warm-up",
@@ -193,19 +184,6 @@ def test_pytorch_s_own_captures_are_judged(
     assert capsys.readouterr().out.startswith(said)
 
 
-def test_a_stand_in_replays_resnet() -> None:
-    from rn50lib import resnet
-    from rn50lib.torch.model import ResNet
-
-    torch.manual_seed(0)
-    net = ResNet(resnet.tiny()).eval()
-    first, second = torch.randn(2, 2, 3, 32, 32)
-    with nb07.stand_in(), torch.no_grad():
-        replay = nb07.capture(net, first)
-        torch.testing.assert_close(replay(second), net(second))
-        torch.testing.assert_close(replay(first), net(first))
-
-
 @pytest.mark.needs("gpu")
 def test_the_finished_capture_passes_on_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     assert nb07.check_capture(nb07.capture, "cuda") is nb07.capture
@@ -221,11 +199,6 @@ def test_right_latencies_pass(capsys: pytest.CaptureFixture[str]) -> None:
 
     assert nb07.check_latency(own) is own
     assert capsys.readouterr().out.startswith("✓")
-
-
-def test_a_latency_that_is_not_written_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    assert nb07.check_latency(lambda service, load: None) is nb07.mean_latency
-    assert "return service * (1 + load" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("mistake", nb07.LATENCY_MISTAKES, ids=lambda mistake: mistake[1])

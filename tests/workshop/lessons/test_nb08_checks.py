@@ -219,8 +219,3 @@ def test_right_causes_pass(capsys: pytest.CaptureFixture[str]) -> None:
 def test_wrong_causes_get_their_diagnosis(mistake: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert nb08.check_causes(mistake[0]) is nb08.causes
     assert mistake[1] in capsys.readouterr().out
-
-
-def test_causes_that_are_not_written_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    assert nb08.check_causes(lambda *seconds: None) is nb08.causes
-    assert "return together - alone" in capsys.readouterr().out
