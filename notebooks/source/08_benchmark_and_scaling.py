@@ -9,8 +9,6 @@
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 workers: int | None = None  # workers to compare with one; None: one per GPU, from 2 to 8
 compiled: bool = False  # on a GPU, race rung 6, too: compiling takes a minute
-ips: float | None = None  # images/s of one GPU; None: yours, without a GPU the H100's
-gpu_batch: int | None = None  # its batch, if you set ips
 network: str = "nvlink4+8x400g"  # H100 hosts joined by 8 x 400 Gbit/s; names: rn50 scale --help
 price: float = 2.0  # per GPU-hour, in any currency
 
@@ -546,11 +544,9 @@ for cause, what in (("stragglers", "a step varies by"), ("communication", "bandw
 
 # %%
 h100 = session.results["h100.float16.ips"]
-source = "set above"
-if not ips:
-    gpu_batch, ips = (big, float(np.median(right))) if gpus else (256, h100.value)
-    source = torch.cuda.get_device_name() if gpus else h100.provenance
-gpu_batch = gpu_batch or big
+gpu_batch, ips, source = 256, h100.value, h100.provenance
+if gpus:
+    gpu_batch, ips, source = big, float(np.median(right)), torch.cuda.get_device_name()
 print(f"{ips:,.0f} img/s with batch {gpu_batch}: {source}")
 os.environ |= {"GPU": f"--compute-ips {ips} --batch {gpu_batch}",
                "LINKS": f"--network {network} --price {price}"}  # fmt: skip

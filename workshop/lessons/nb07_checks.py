@@ -126,32 +126,26 @@ def judge_fold(own: Callable[..., Any]) -> str:
                 values.uniform_(0.3, 3)  # type: ignore[operator]
             for values in (norm.bias, norm.running_mean):
                 values.normal_()  # type: ignore[operator]
-            weight, bias = judge_folded(own, conv, norm)
             images = torch.randn(2, inputs, 8, 8)
-            off = norm(conv(images)) - F.conv2d(images, weight, bias)
+            before, right, parts = norm(conv(images)), fold(conv, norm), values_of(conv, norm)
+            result = own(conv, norm)
+            if result is None:
+                raise NotImplementedError
+            good = isinstance(result, tuple | list) and len(result) == 2
+            refuse(
+                (not good or not all(isinstance(one, Tensor) for one in result),
+                 "The result is not two tensors.", "Return weight, bias."),
+                (not torch.equal(norm(conv(images)), before), "The layers have changed.",
+                 "Compute new tensors: w * scale does, w *= scale changes w."),
+            )  # fmt: skip
+            for (name, mistakes), got, wanted in zip(MISTAKES.items(), result, right, strict=True):
+                if problem := difference(got, wanted):
+                    known(got, [(mistake(*parts), *text) for mistake, *text in mistakes], close)
+                    remedy = "Compare it with the formula above."
+                    wrong(f"The {name} is not right. {problem}", remedy)
+            off = before - F.conv2d(images, *result)
             largest = max(largest, float(off.abs().max()))
     return f"`fold` is right: the outputs of {len(LAYERS)} layers change by {largest:.0e} at most."
-
-
-def judge_folded(own: Callable[..., Any], conv: nn.Conv2d, norm: nn.BatchNorm2d) -> Any:
-    """Return what a learner's `fold` makes of two layers, or raise Wrong."""
-    values = values_of(conv, norm)
-    before = [value.clone() for value in values]
-    result = own(conv, norm)
-    if result is None:
-        raise NotImplementedError
-    good = isinstance(result, tuple | list) and len(result) == 2
-    refuse(
-        (not good or not all(isinstance(one, Tensor) for one in result),
-         "The result is not two tensors.", "Return weight, bias."),
-        (not all(map(torch.equal, before, values_of(conv, norm))), "The layers have changed.",
-         "Compute new tensors: w * scale does, w *= scale changes w."),
-    )  # fmt: skip
-    for name, got, right in zip(MISTAKES, result, fold(conv, norm), strict=True):
-        if problem := difference(got, right):
-            known(got, [(mistake(*values), *text) for mistake, *text in MISTAKES[name]], close)
-            wrong(f"The {name} is not right. {problem}", "Compare it with the formula above.")
-    return result
 
 
 def values_of(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[Any, ...]:

@@ -25,11 +25,8 @@ CAPSTONES = [  # a line of the solution, its replacement, and the diagnosis
     ("resize((SIZE, SIZE)", "resize((32, 32)", "images of 32 × 32 pixels"),
     ("Resampling.BICUBIC", "Resampling.NEAREST", "the images are aliased"),
     (".float()", ".flip(1).float()", "do not match the files: averaged"),
-    (".float()", ".flip(3).float()", "do not match the files: averaged"),
     ("permute(0, 3, 1, 2)", "permute(0, 3, 2, 1)", "do not match the files: averaged"),
-    ("(images - mean) / std", "images", "they range from"),
     ("(images - mean) / std", "(images / 255 - mean) / std", "they range from -2.12 to"),
-    ("(images - mean) / std", "images / std", "they range from"),
     ("(images - mean) / std", "(images - mean) / std.flip(0)", "look at MEAN and STD"),
     ("(images - mean) / std", "(images - mean.flip(0)) / std.flip(0)", "do not match the files"),
     ("for channels in (16, 32, 64, 64)", "for channels in (8, 16, 32, 64)", "the network has"),
@@ -44,13 +41,10 @@ CAPSTONES = [  # a line of the solution, its replacement, and the diagnosis
      "the network hardly learns"),
     ("    net.train()\n", "", "trained in evaluation mode"),
     ("100 * hits / count", 'float("nan")', "and nan%"),
-    ('report["val_top1"].append(top1)', "pass", "val_top1 of 3 numbers"),
     ("return loss / count", "return loss", "loss and top-1 of epoch 1"),
     (UPDATE, "            for weight in net.parameters():\n"
      f"                weight.grad.mul_(1e30)\n{UPDATE}", "the logits are not finite"),
     ("    steps = len(labels)", "    steps = len(nowhere)", "NameError"),
-    (PERM, "torch.randperm(len(labels), generator=torch.Generator().manual_seed(9 * epoch + rank))",
-     "images are repeated"),
 ]  # fmt: skip
 HOROVOD = [  # from the solution to the same script with Horovod
     ("import numpy as np\n", "import horovod.torch as hvd\nimport numpy as np\n"),
