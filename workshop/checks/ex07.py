@@ -30,7 +30,7 @@ ASKED = (50, 90, 95, 99, 100, 1, 0, 33)
 
 def percentile(answer: Callable[[list[float], float], float]) -> str:
     cases = [(values, per_cent) for values in LATENCIES for per_cent in ASKED]
-    compare.examine(answer, cases, counted, why=place)
+    compare.examine(answer, cases, counted)
     return f"{len(LATENCIES)} lists, from p0 to p100, some with equal values."
 
 
@@ -40,15 +40,6 @@ def counted(values: list[float], per_cent: float) -> float:
         value
         for value in values
         if 100 * sum(other <= value for other in values) >= per_cent * len(values)
-    )
-
-
-def place(values: list[float], per_cent: float) -> str:
-    """Return which of the sorted values is the right one."""
-    number = 1 + sum(value < counted(values, per_cent) for value in values)
-    return (
-        f"This is number {number} of the {len(values)} values in ascending order, equal ones"
-        f" counted: the first with at least {per_cent:g}% of them at or below it."
     )
 
 
@@ -68,20 +59,14 @@ def drawn(factor: float, classes: int, bias: float) -> tuple[np.ndarray, np.ndar
     return factor * logits, labels
 
 
-def cross_entropies(logits: Any, labels: Any, twice: bool = False) -> Callable[[float], float]:
-    """Return a function from T to the cross-entropy; `twice` passes it probabilities."""
+def best_temperature(logits: Any, labels: Any, twice: bool = False) -> float:
+    """Return the T of the smallest cross-entropy, by two grids; `twice` passes it probabilities."""
     from torch.nn.functional import cross_entropy
 
     def loss(t: float) -> float:
         scaled = logits / t
         return float(cross_entropy(scaled.softmax(1) if twice else scaled, labels))
 
-    return lambda t: loss(t) if t else math.inf
-
-
-def best_temperature(logits: Any, labels: Any, twice: bool = False) -> float:
-    """Return the temperature of the smallest cross-entropy, by a search on two grids."""
-    loss = cross_entropies(logits, labels, twice)
     coarse = min(np.geomspace(0.05, 20, 60), key=loss)
     return float(min(coarse * np.geomspace(0.9, 1.1, 100), key=loss))
 
@@ -94,17 +79,14 @@ def temperature(answer: Callable[[Any, Any], float]) -> str:
         logits, labels = map(torch.tensor, drawn(factor, classes, bias))
         got = compare.number(compare.call(answer, logits, labels), "the result")
         right = best_temperature(logits, labels)
-        near = functools.partial(math.isclose, rel_tol=0.02)
-        if near(got, right):
+        if math.isclose(got, right, rel_tol=0.02):
             continue
         if not 1 / 1.1 < got / right < 1.1:
             rows = [(mistake(logits, labels), *text) for mistake, *text in TEMPERATURE_MISTAKES]
-            compare.known(got, rows, near)
-        side, at = "high" if got > right else "low", cross_entropies(logits, labels)
+            compare.known(got, rows, functools.partial(math.isclose, rel_tol=0.02))
         wrong(
-            f"T = {got:.4g} is too {side} for logits that are {factor:g} times the right ones"
-            f"{' and too large for class 0' if bias else ''}: the cross-entropy is {at(got):.5g},"
-            f" and {at(right):.5g} at {right:.3g}.",
+            f"T = {got:.4g} instead of {right:.4g} for logits that are {factor:g} times the right"
+            f" ones{' and too large for class 0' if bias else ''}.",
             "Minimise cross_entropy(logits / T, labels), to 2% of T: with a finer grid from 0.05 to"
             " 20, or more steps, each with optimizer.zero_grad().",
         )

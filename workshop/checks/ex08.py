@@ -29,21 +29,12 @@ RUNS: tuple[tuple[list[int], list[float], int], ...] = (  # images, seconds, war
 
 
 def rate(answer: Callable[[list[int], list[float], int], float | None]) -> str:
-    compare.examine(answer, RUNS, total_rate, why=totals)
+    compare.examine(answer, RUNS, total_rate)
     return f"{len(RUNS)} runs, with and without warm-up, a smaller last batch, and nothing left."
 
 
 def total_rate(images: Sequence[int], seconds: Sequence[float], warmup: int) -> float | None:
     return sum(images[warmup:]) / sum(seconds[warmup:]) if images[warmup:] else None
-
-
-def totals(images: Sequence[int], seconds: Sequence[float], warmup: int) -> str:
-    if not images[warmup:]:
-        return "Nothing is left after the warm-up, and 0 would look like a measurement."
-    return (
-        f"After the warm-up, {sum(images[warmup:])} images took {sum(seconds[warmup:]):g} s"
-        " altogether."
-    )
 
 
 # --- ex08.ring ------------------------------------------------------------------------------------

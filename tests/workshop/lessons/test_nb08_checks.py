@@ -146,13 +146,6 @@ def test_clock_that_needs_another_cell(tmp_path: Path, capsys: pytest.CaptureFix
     assert_works(file)
 
 
-def test_clock_that_is_not_attempted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "clock.py"
-    assert nb08.check_clock(lambda *_: None, str(file)) is nb08.measure
-    assert "not written yet" in capsys.readouterr().out
-    assert_works(file)
-
-
 def weighted(size: Any, seconds: Any) -> Any:
     slope, start = np.polyfit(size, seconds, 1, w=1 / seconds)
     return start, 1 / slope
