@@ -408,7 +408,7 @@ workshop.figure(fig, alt=f"Time per batch. {' '.join('; '.join(said).split())}."
 # %%
 def parts(name, batch):
     """Return a version's number of operators, and its ms in convolutions and in the rest."""
-    if name == "ONNX Runtime" and device.type == "cpu":
+    if name == "ONNX Runtime":
         options.enable_profiling = True
         engine = onnxruntime.InferenceSession("float.onnx", options, providers=[provider])
         for _ in range(4):
@@ -422,7 +422,7 @@ def parts(name, batch):
 rows = []
 for n in (small, large):
     _, *before = parts("folded", many[:n])
-    for name in ("folded", "ONNX Runtime", "torch.compile"):
+    for name in ("folded", "torch.compile" if kernels else "ONNX Runtime"):
         if (name, n) in results:
             count, *ms = parts(name, many[:n])
             rows.append([f"batch {n}, {name}", count, *ms, *np.subtract(before, ms)])

@@ -160,8 +160,6 @@ def _rate(seen: Seen) -> Iterator[Row]:
     off = (rates < np.min(asked, 1) - 1e-4) | (rates > np.max(asked, 1) + 1e-4)
     i = int(off.argmax())
     what = f"the learning rate of step {i} is {rates[i]:.3g} instead of {asked[i][0]:.3g}."
-    if np.ptp(rates[: max(1, int(per_epoch))]) == 0:
-        what = f"the learning rate is {rates[0]:.3g} in the whole first epoch."
     remedy = "Pass learning_rate the epoch plus the fraction of it that is done."
     yield off.any(), what, remedy
 

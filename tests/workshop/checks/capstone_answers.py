@@ -30,7 +30,7 @@ CAPSTONES = [  # a line of the solution, its replacement, and the diagnosis
     ("(images - mean) / std", "(images - mean) / std.flip(0)", "look at MEAN and STD"),
     ("(images - mean) / std", "(images - mean.flip(0)) / std.flip(0)", "do not match the files"),
     ("for channels in (16, 32, 64, 64)", "for channels in (8, 16, 32, 64)", "the network has"),
-    (RATE, "learning_rate(epoch)", "the learning rate is 0 in the whole first epoch"),
+    (RATE, "learning_rate(epoch)", "the learning rate of step 1 is 0 instead of"),
     ("    net.eval()\n", "", "validates in training mode"),
     ("[rank::size]", "", "a validation used 12 of the 12 images, in 24 rows"),
     ("[rank::size]", "[rank::size][:5]", "a validation used 10 of the 12 images"),

@@ -24,7 +24,7 @@ SLOW_MISTAKES = (
     "the ranks begin with different weights",
     "the ranks train on the same images",
     "every epoch has the same order",
-    "the learning rate is 0 in the whole first epoch",
+    "the learning rate of step 1 is 0 instead of",
     "validates in training mode",
 )
 

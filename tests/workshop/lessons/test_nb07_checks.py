@@ -30,9 +30,8 @@ def torch_s_fold(conv: Any, norm: Any) -> Any:
     )
 
 
-@pytest.mark.parametrize("own", [nb07.fold, torch_s_fold])
-def test_right_folds_pass(own: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert nb07.check_fold(own) is own
+def test_right_folds_pass(capsys: pytest.CaptureFixture[str]) -> None:
+    assert nb07.check_fold(torch_s_fold) is torch_s_fold
     assert capsys.readouterr().out.startswith("✓")
 
 
@@ -49,11 +48,9 @@ WRONG_FOLDS: list[tuple[Callable[..., Any], str]] = [
     (in_place, "The layers have changed"),
     (lambda c, n: nb07.fold(c, n)[::-1], "The weight is not right. The values for attribute"),
     (lambda c, n: nb07.fold(c, n)[0], "not two tensors"),
-    (lambda c, n: (1, 2), "not two tensors"),
     (lambda c, n: (1.01 * nb07.fold(c, n)[0], nb07.fold(c, n)[1]), "The weight is not right."),
     (lambda c, n: (nb07.fold(c, n)[0], nb07.fold(c, n)[1] + 1), "The bias is not right"),
     (lambda c, n: [one.double() for one in nb07.fold(c, n)], "attribute 'dtype' do not match"),
-    (lambda c, n: c.bias + 1, "ended with TypeError"),
     (lambda c, n: None, "not written yet"),
 ]  # fmt: skip
 
