@@ -177,8 +177,8 @@ def judge_capture(own: Callable[..., Any], device: str, gpu: Gpu | None) -> str:
 
     class Watched(nn.Sequential):  # torch.cuda.make_graphed_callables refuses hooks
         def forward(self, images: Tensor) -> Tensor:
-            calls.append(gpu.captures() if gpu else torch.cuda.is_current_stream_capturing())
-            if gpu and not gpu.captures():
+            calls.append(bool(gpu.graph) if gpu else torch.cuda.is_current_stream_capturing())
+            if gpu and not gpu.graph:
                 needed = {one.untyped_storage().data_ptr() for one in (images, values)}
                 warm_ups.append((gpu.current is gpu.default, needed <= gpu.current.done))
                 gpu.current.done.add(WARM_UP)
@@ -288,12 +288,8 @@ class Gpu(TorchDispatchMode):
         super().__init__()
         self.host: set[int] = set()  # what Python has waited for
         self.streams: list[Stream] = []
-        self.graph: Graph | None = None
+        self.graph: Graph | None = None  # that captures
         self.current = self.default = Stream(self)
-
-    def captures(self) -> bool:
-        """Return True while a graph captures."""
-        return self.graph is not None
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None

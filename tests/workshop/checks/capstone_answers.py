@@ -45,6 +45,8 @@ CAPSTONES = [  # a line of the solution, its replacement, and the diagnosis
     (UPDATE, "            for weight in net.parameters():\n"
      f"                weight.grad.mul_(1e30)\n{UPDATE}", "the logits are not finite"),
     ("    steps = len(labels)", "    steps = len(nowhere)", "NameError"),
+    ("    steps = len(labels)", "    __import__('os').abort()\n    steps = len(labels)",
+     "the script ended its process: exitcode"),
 ]  # fmt: skip
 HOROVOD = [  # from the solution to the same script with Horovod
     ("import numpy as np\n", "import horovod.torch as hvd\nimport numpy as np\n"),
