@@ -33,7 +33,6 @@ CAPSTONES = [  # a line of the solution, its replacement, and the diagnosis
     (RATE, "learning_rate(epoch)", "the learning rate of step 1 is 0 instead of"),
     ("    net.eval()\n", "", "validates in training mode"),
     ("[rank::size]", "", "a validation used 12 of the 12 images, in 24 rows"),
-    ("[rank::size]", "[rank::size][:5]", "a validation used 10 of the 12 images"),
     ("100 * hits / count", "97.0", "and 97.00%"),
     ("    dist.all_reduce(sums)\n", "", "but the network's logits for all"),
     ('json.dumps(report)', '"{}"', "has no lists val_loss and val_top1"),

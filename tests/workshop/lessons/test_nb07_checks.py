@@ -117,7 +117,6 @@ STEPS = {  # a change to the finished version, and what the check says on a CPU
     ): "✗ `wait_event` is not known here, without a GPU",
     ("with torch.cuda.graph(graph):", "graph.capture_begin()\n    if 1:"): "✗ `capture_begin` is",
     ("# recorded", "; output.max().item()  # recorded"): "✗ `capture` ended with RuntimeError: op",
-    ("cuda.stream(side)", "cuda.graph(torch.cuda.CUDAGraph())"): "✗ There is no warm-up",
 }
 
 
@@ -134,18 +133,6 @@ def test_captures_are_checked_without_a_gpu(
     assert said.startswith(STEPS[change])
     assert chosen is (own if said.startswith("✓") else nb07.capture)
     assert torch.cuda.CUDAGraph is not nb07.Graph  # only the check replaces it
-
-
-def test_a_capture_that_fails_changes_nothing_for_the_next_answer(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "own.py"
-    for capture in (SOURCE.replace("output = net(", "output = network("), SOURCE):
-        file.write_text("from workshop.lessons.nb07_checks import *\n" + capture)
-        nb07.check_capture(runpy.run_path(str(file))["capture"], "cpu")
-        assert not torch._C._len_torch_dispatch_stack()
-    failed, _, passed = capsys.readouterr().out.splitlines()
-    assert "name 'network'" in failed and passed.startswith("✓")
 
 
 def test_pytorch_s_own_capture_passes(capsys: pytest.CaptureFixture[str]) -> None:
