@@ -551,14 +551,14 @@ for name, colour in zip(limits, ("black", workshop.FINDING), strict=True):
     for i, load in enumerate(loads):
         print(f"{name}, load {load:.0%}: p95 {middle[i]:.1f} ms", end=" ")
         print(f"({low[i]:.1f} to {high[i]:.1f}, {session.sequences} sequences)")
-    at = 100 * loads + len(tails)  # side by side
-    ax.errorbar(at, middle, (middle - low, high - middle), fmt="o-", capsize=3, color=colour)
-    ax.text(at[-1], middle[-1], f"   {name}", va="center", color=colour)
+    at, errors = 100 * loads + len(tails), (middle - low, high - middle)  # side by side
+    ax.errorbar(at, middle, errors, fmt="o-", capsize=3, color=colour, label=name)
 more = workshop.ratio(most * times[1] / times[most])
 ax.set(title=f"Batches of {most} serve {more.median:.2f} × the requests per second")
-ax.set(yscale="log", ylabel="p95 in ms (log scale)", xlim=(45, 185), xticks=100 * loads)
+ax.set(yscale="log", ylabel="p95 in ms (log scale)", xlim=(45, 160), xticks=100 * loads)
 workshop.log_ticks(ax.yaxis)
-ax.axvspan(100, 185, color="0.93", zorder=0)
+ax.axvspan(100, 160, color="0.93", zorder=0)
+ax.legend(loc="upper left")
 ax.set_xlabel(f"load, % of single's capacity (grey: its queue only grows); {version}, {size} px")
 gain = workshop.ratio(tails["single"][-1] / tails["batched"][-1])
 workshop.figure(fig, alt=f"p95 by load; single over batched at the largest load: {gain}.")
