@@ -47,7 +47,7 @@ def percentile(seconds: list[float], per_cent: float) -> float:
 workshop.check("ex07.percentile", percentile)
 
 # %% [markdown]
-# Now use it on this device. The next cell times single predictions of ResNet; on a GPU, `.item()` waits for the result. Then it simulates a server with these times: requests arrive at random, one is handled at a time, and the rest wait in a queue. At 50% load, the server is busy half of the time; at 95%, nearly all of it. Predict p50 and p99 before you run the cell.
+# Now use it on this device. The next cell times single predictions of ResNet; on a GPU, `.item()` waits for the result. Predict p99 / p50 before you run the cell.
 
 # %%
 import time
@@ -73,27 +73,15 @@ if not engine.unanswered(percentile):
             begin = time.perf_counter()
             net(image).argmax().item()
             takes.append(time.perf_counter() - begin)
-    takes = np.array(takes[10:])  # the first ones warm up
-
-    p50, p99 = (1000 * percentile(takes.tolist(), p) for p in (50, 99))
-    print(f"without a queue: p50 {p50:.1f} ms, p99 {p99:.1f} ms")
-    for load in (0.5, 0.8, 0.95):
-        random, free, latencies = np.random.default_rng(0), 0.0, []
-        arrivals = np.cumsum(random.exponential(takes.mean() / load, 10_000))
-        for arrived, seconds in zip(arrivals, random.choice(takes, 10_000), strict=True):
-            free = max(free, arrived) + seconds  # the server starts when it is free
-            latencies.append(free - arrived)
-        p50, p99 = (1000 * percentile(latencies, p) for p in (50, 99))
-        print(f"{load:.0%} load: p50 {p50:.1f} ms, p99 {p99:.1f} ms")
+    p50, p99 = (1000 * percentile(takes[10:], p) for p in (50, 99))  # the first ones warm up
+    print(f"p50 {p50:.1f} ms, p99 {p99:.1f} ms: {p99 / p50:.2f} times as long")
 
 # %% [markdown]
-# The server is equally fast at every load; requests wait for one another. A low p99 requires spare capacity, or batching (notebook 07).
-#
 # ## ex07.temperature · How sure is sure?
 #
 # *fill in · medium · 12 minutes*
 #
-# Does "90%" mean that 9 of 10 such predictions are right? Then the network is **calibrated**. (Notebook 07 used this word for the ranges of 8-bit integers, a different thing.) Trained networks are often overconfident: they claim 90% but are right in, say, 70%. **Temperature scaling** corrects this with one number: divide all logits by `T` before softmax. A `T` above 1 makes all probabilities more even; the order of the classes, and so the accuracy, stays the same.
+# Does "90%" mean that 9 of 10 such predictions are right? Then the network is **calibrated**. Trained networks are often overconfident: they claim 90% but are right in, say, 70%. **Temperature scaling** corrects this with one number: divide all logits by `T` before softmax. A `T` above 1 makes all probabilities more even; the order of the classes, and so the accuracy, stays the same.
 #
 # The right `T` makes the probabilities of the true labels as high as possible: it minimises the cross-entropy on images that the network was not trained on. Write `temperature(logits, labels)`, which returns this `T`, a number greater than 0. `logits` is a tensor of shape (images, classes); `labels` holds the true classes. An error of 2% is accepted, so a grid search is fine, and so is a PyTorch optimizer (SciPy may be missing). The method `step` of `torch.optim.LBFGS` takes a closure: a function that clears the gradients, computes the loss, calls its `backward()` and returns it.
 
@@ -122,7 +110,7 @@ def temperature(logits, labels) -> float:
 workshop.check("ex07.temperature", temperature)
 
 # %% [markdown]
-# Now find `T` for your checkpoint from notebook 07. (Without one, the next cell first trains a small network for a few seconds.) Half of the validation images are for the fit; the other half shows whether it helps. The cell also draws six new images: four signs from a different random seed, a road without a sign, and pure noise.
+# Now find `T` for your checkpoint from notebook 07. (Without one, the next cell first trains a small network for a few seconds.) Half of the validation images are for the fit; the other half shows whether it helps.
 
 # %%
 import os
@@ -134,75 +122,37 @@ prefix, epoch = ex07.checkpoint_of_notebook(session)
 os.chdir(session.folder)
 os.environ |= {"PREFIX": str(prefix), "EPOCH": str(epoch), "DATA": str(session.data_root)}
 classes = sorted({file.parent.name for file in session.data_root.glob("val/*/*.jpg")})
-new = ex07.draw_signs(Path("new"), classes)
 print(f"{prefix}, epoch {epoch}")
 
 # %% language="bash" magic_args="-e"
-# rn50 predict "$PREFIX" $EPOCH "$DATA"/val/*/*.jpg new/*.jpg -o val.npz > predict.txt 2>&1 || (cat predict.txt; exit 1)
+# rn50 predict "$PREFIX" $EPOCH "$DATA"/val/*/*.jpg -o val.npz > predict.txt 2>&1 || (cat predict.txt; exit 1)
 
 # %%
 with np.load("val.npz") as found:
     files = [Path(str(name)) for name in found["names"]]
     logits = torch.tensor(found["probabilities"], dtype=torch.float64).clamp(min=1e-30).log()
-count = len(new)  # they come last
-of_new = {file.stem: row for file, row in zip(files[-count:], logits[-count:], strict=True)}
-labels = torch.tensor([classes.index(file.parent.name) for file in files[:-count]])
+labels = torch.tensor([classes.index(file.parent.name) for file in files])
 fit, rest = torch.arange(0, len(labels), 2), torch.arange(1, len(labels), 2)
 
-
-def mean_of(values):
-    """Return the mean and twice its standard error."""
-    return values.mean().item(), 2 * values.std().item() / len(values) ** 0.5
-
-
-def report(name, scaled):
-    """Print what the most likely class claims and how often it is right; return the losses."""
-    claimed, chosen = torch.softmax(scaled, 1).max(1)
-    right, error = mean_of(100 * (chosen == labels[rest]).double())
-    losses = torch.nn.functional.cross_entropy(scaled, labels[rest], reduction="none")
-    print(f"{name}: claims {100 * claimed.mean():.0f}%, {right:.0f} ± {error:.0f}% right,", end=" ")
-    print(f"loss {losses.mean():.3f}")
-    return losses
-
-
-best = 1.0
 if not engine.unanswered(temperature):
-    best = temperature(logits[fit], labels[fit])
-    before = report("as trained", logits[rest])
-    after = report(f"T = {best:<8.3g}", logits[rest] / best)
-    saved, error = mean_of(before - after)
-    print(f"On {len(rest)} other images, T lowers the loss by {saved:.3f} ± {error:.3f}:", end=" ")
-    if (logits[rest].argmax(1) == labels[rest]).double().mean() < 2 / len(classes):
-        print("the network is hardly better than guessing, and T only says so")
-    else:
-        print("it helps" if saved > error else "too little to say that it helps")
+    best, losses = temperature(logits[fit], labels[fit]), []
+    for t in (1.0, best):
+        claimed, chosen = torch.softmax(logits[rest] / t, 1).max(1)
+        right = (chosen == labels[rest]).double().mean()
+        loss = torch.nn.functional.cross_entropy(logits[rest] / t, labels[rest], reduction="none")
+        losses.append(loss)
+        print(
+            f"T = {t:.3g}: claims {claimed.mean():.0%}, {right:.0%} right, loss {loss.mean():.3f}"
+        )
+    saved = losses[0] - losses[1]
+    error = 2 * saved.std() / len(saved) ** 0.5
+    print(f"On {len(rest)} other images, T lowers the loss by {saved.mean():.3f} ± {error:.3f}.")
+    if right < 2 / len(classes):
+        print("The network is hardly better than guessing, and T only says so.")
 
 # %% [markdown]
 # Log-probabilities serve as logits, because softmax does not change if a constant is added to all of them. A threshold such as "act above 90%" is valid for one checkpoint and its `T`: fit it again for the next one, and for images from a different camera.
 #
-# **Predict:** which class does the network choose for the road without a sign, and with what probability? Does `T` help?
-
-# %%
-import matplotlib.pyplot as plt
-from PIL import Image
-
-fig, axes = plt.subplots(2, 3, figsize=(9, 5.4), layout="constrained")
-guesses = []
-for ax, file in zip(axes.flat, new, strict=True):
-    row = of_new[file.stem]
-    chosen = row.argmax()
-    before, after = (100 * torch.softmax(row / t, 0)[chosen] for t in (1.0, best))
-    guesses.append(f"{file.stem}: {classes[chosen]} {before:.0f}%, divided by T {after:.0f}%")
-    ax.imshow(Image.open(file))
-    ax.set_title(guesses[-1], fontsize="medium")
-    ax.axis("off")
-fig.suptitle(f"Six new images, their most likely classes, T = {best:.3g}")
-workshop.figure(fig, alt=f"Six new images and their most likely classes. {'; '.join(guesses)}.")
-
-# %% [markdown]
-# The network always answers, because softmax turns any 12 numbers into positive numbers that add up to 1. It has no class for "none of these", and `T` was fitted on signs only. If your camera sees other things, add images of them to the training set, as a separate class.
-
-# %% [markdown]
 # ## ex07.likeliest · It depends on the batch
 #
 # *find the bug · medium · 12 minutes*

@@ -120,7 +120,6 @@ if not engine.unanswered(efficiency):
     print(f"backward alone {1e3 * timeline.alone:.0f} ms; with the exchange of", end=" ")
     print(f"{len(timeline.ready)} buckets {1e3 * predicted:.0f} ms predicted,", end=" ")
     print(f"{1e3 * timeline.together:.0f} ms measured")
-    ex08.draw_timeline(timeline, predicted)
 
 # %% [markdown]
 # If the measurement is far above the prediction, the exchange probably slows down the computation, or one rank waits for the other (notebook 03 measures both). Your formula assumes neither. Gloo needs a core of the CPU; NCCL needs a few multiprocessors of a GPU.
@@ -263,14 +262,3 @@ workshop.check("ex08.capstone", train)
 
 # %% [markdown]
 # Where does the time go now? The slow script spent it on Python loops, on decoding every image again in every epoch, on 64-bit arithmetic, and on many small messages. `ex08.look(train)` runs only yours and shows its speed and its trace.
-#
-# ### With a GPU
-#
-# The check stays on the CPU, because this network is too small for a GPU. Set yourself a target with ResNet-50 instead: your `runs/train.py`, at 224 pixels and batch 128. The next cell shows where the ladder's scripts started and ended on one H100.
-
-# %%
-rungs = ["ladder.h100.1_single.ips", "ladder.h100.5_tuned.ips"]
-session.expect(dict.fromkeys([*rungs, "h100.float16.ips", "h100.compiled.ips"]))
-
-# %% [markdown]
-# The target on an H100 is 4,107 images/s, **3.8 times** rung 1. With `torch.compile`, the prediction is 4,900, or 4.5 times: in the last two rows (batch 256, synthetic images, different days), the step is 1.2 times as fast. Rung `6_compiled` has not run on an H100 yet. Notebook 08 measures your rungs in turns.

@@ -63,8 +63,8 @@ def run_command(
 ) -> str:  # fmt: skip
     """Run a command, and end all that it started.
 
-    Returns the last line of its errors if it failed, else nothing. Raises compare.Wrong if `what`
-    it runs takes longer than `seconds`.
+    Returns the last line of its errors, or that of a worker's exit code, if it failed, else
+    nothing. Raises compare.Wrong if `what` it runs takes longer than `seconds`.
     """
     process = subprocess.Popen(
         line, env=launch.with_library(dict(os.environ)) | env,
@@ -79,8 +79,9 @@ def run_command(
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    last = errors.strip().splitlines()[-1:] or [f"status {process.returncode}"]
-    return last[0] if process.returncode else ""
+    lines = errors.strip().splitlines() or [f"status {process.returncode}"]
+    ends = [line.strip() for line in lines if "exitcode" in line]  # torchrun's, of a worker
+    return [*lines, *ends][-1] if process.returncode else ""
 
 
 def undefined(source: str) -> str:

@@ -151,10 +151,15 @@ def observe(case: Case, script: Path, doing: str = "", trace: Path | None = None
         line = command(choose_launcher(script), RANKS, [*words, *[str(trace)] * bool(trace)], notes)
         env = ENV | programs.thread_limits(RANKS)
         endless = f"{compare.ENDLESS} Or a rank waits for a collective that others do not make."
-        if problem := alone.run_command(line, "the script", LIMIT_S, env, endless):
-            recorded(case, out, notes, script, None)  # raises its error, if it left one
+        problem = alone.run_command(line, "the script", LIMIT_S, env, endless)
+        if failed := sorted(notes.glob("failed-*.txt"), key=lambda path: path.stat().st_mtime_ns):
+            text = failed[0].read_text(encoding="utf-8")  # the others may have waited for this one
+            error, place = recipes.script_error(text, script)
+            wrong(f"the script stopped with {error}.",
+                  place or f"Its last lines: {' / '.join(text.splitlines()[-3:])}")  # fmt: skip
+        if problem:
             wrong(f"the script ended its process: {problem}.", "It should return instead.")
-        return recorded(case, out, notes, script, trace)
+        return recorded(case, out, notes, trace)
 
 
 def run_answer(
@@ -166,16 +171,11 @@ def run_answer(
         return observe(case, script, doing, trace)
 
 
-def recorded(case: Case, out: Path, notes: Path, script: Path, trace: Path | None) -> Seen:
+def recorded(case: Case, out: Path, notes: Path, trace: Path | None) -> Seen:
     """Return what `workshop.checks.watch` has left in a folder, with all images recognised.
 
-    Raises compare.Wrong for a script that failed.
+    Raises compare.Wrong if the ranks do not fit together.
     """
-    if failed := sorted(notes.glob("failed-*.txt"), key=lambda path: path.stat().st_mtime_ns):
-        text = failed[0].read_text(encoding="utf-8")  # the others may have waited for this one
-        error, place = recipes.script_error(text, script)
-        wrong(f"the script stopped with {error}.",
-              place or f"Its last lines: {' / '.join(text.splitlines()[-3:])}")  # fmt: skip
     ranks = []
     for file in sorted(notes.glob("seen-*.npz")):
         with np.load(file) as arrays:

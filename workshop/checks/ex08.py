@@ -9,11 +9,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from workshop import output, paths, session
+from workshop import paths, session
 from workshop.checks import capstone as script
 from workshop.checks import capstone_judge, compare
 from workshop.checks.compare import wrong
-from workshop.trace import KINDS
 from workshop.trace import trace as show_trace
 
 # --- ex08.rate ------------------------------------------------------------------------------------
@@ -30,21 +29,12 @@ RUNS: tuple[tuple[list[int], list[float], int], ...] = (  # images, seconds, war
 
 
 def rate(answer: Callable[[list[int], list[float], int], float | None]) -> str:
-    compare.examine(answer, RUNS, total_rate, why=totals)
+    compare.examine(answer, RUNS, total_rate)
     return f"{len(RUNS)} runs, with and without warm-up, a smaller last batch, and nothing left."
 
 
 def total_rate(images: Sequence[int], seconds: Sequence[float], warmup: int) -> float | None:
     return sum(images[warmup:]) / sum(seconds[warmup:]) if images[warmup:] else None
-
-
-def totals(images: Sequence[int], seconds: Sequence[float], warmup: int) -> str:
-    if not images[warmup:]:
-        return "Nothing is left after the warm-up, and 0 would look like a measurement."
-    return (
-        f"After the warm-up, {sum(images[warmup:])} images took {sum(seconds[warmup:]):g} s"
-        " altogether."
-    )
 
 
 # --- ex08.ring ------------------------------------------------------------------------------------
@@ -72,16 +62,6 @@ RING_MISTAKES: tuple[compare.Mistake, ...] = (
      "Count both rounds: n − 1 messages for the sums, and n − 1 more to hand them out."),
     (in_ms(lambda n: 2 * (n - 1) * (LATENCY + WHOLE)), "every message carries all gradients.",
      "Send chunks: in a ring, a message carries 1/n of them."),
-    (in_ms(lambda n: 2 * n * (LATENCY + WHOLE / n)), "2 n messages are counted.",
-     "A chunk needs n − 1 messages to collect all parts of its sum, and n − 1 to reach everyone."),
-    (in_ms(lambda n: 2 * (n - 1) * (LATENCY + 8 * WHOLE / n)), "the bandwidth is taken as"
-     " 12.5 Gbit/s.", "It is in bytes, as the gradients are: 100 MB take 8 ms."),
-    (in_ms(lambda n: 2 * (n - 1) * (LATENCY + WHOLE / n / 8)), "the gradients are taken as"
-     " 100 Mbit.", "They are in bytes, as the bandwidth is: 100 MB take 8 ms."),
-    (in_ms(lambda n: n * ring_seconds(n)), "the messages of all workers are added up.",
-     "All workers send at the same time: count those of one."),
-    (in_ms(lambda n: 2 * (n - 1) * LATENCY + WHOLE), "the gradients are sent once.",
-     "Each of the 2 (n − 1) messages carries 1/n of them: almost twice in all."),
 )  # fmt: skip
 RING_EXAMPLE = (
     "Count the messages, then the time of each: with 2 workers, 2 messages, each of 20 µs and the"
@@ -158,36 +138,6 @@ def read_timeline(runs: Path) -> Timeline:
     one = found["runs"][0]
     alone, together = statistics.median(one["alone"]), statistics.median(one["together"])
     return Timeline(alone, together, [at for at, *_ in one["buckets"]], found["messages"], source)
-
-
-def draw_timeline(timeline: Timeline, predicted: float) -> None:
-    """Draw what is computed and sent, and where the pass ends: as predicted, and as measured."""
-    import matplotlib.pyplot as plt
-
-    from rn50 import plot
-
-    _, sent = step_seconds(0, timeline.ready, timeline.takes)
-    bars = [(1000 * begin, 1000 * (end - begin)) for begin, end in sent]
-    ends = {"predicted": 1000 * predicted, "measured": 1000 * timeline.together}
-    with plot.style():
-        fig, axes = plt.subplots(figsize=(9, 2.2))
-        axes.broken_barh([(0, 1000 * timeline.alone)], (-0.3, 0.6), fc=KINDS["convolution"])
-        axes.broken_barh(bars, (0.7, 0.6), fc=KINDS["exchange"], ec="white")
-        axes.plot(
-            [1000 * at for at in timeline.ready], [0.5] * len(sent), "kv", label="bucket full"
-        )
-        for (name, ms), line in zip(ends.items(), ("--", "-"), strict=True):
-            axes.axvline(ms, color="black", ls=line, marker="", label=f"end, {name}")
-        axes.set_yticks([0, 1], ["backward pass", "exchange"])
-        axes.set(ylim=(1.5, -0.5), xlim=(0, None), xlabel="time (ms)")
-        found = ", ".join(f"{name} {ms:.0f} ms" for name, ms in ends.items())
-        axes.set(title=f"The backward pass with exchange: {found}")
-        fig.legend(loc="outside lower left", ncols=3)
-    said = ", ".join(f"{1000 * begin:.0f} to {1000 * end:.0f}" for begin, end in sent)
-    output.figure(
-        fig,
-        f"Alone, the pass takes {1000 * timeline.alone:.0f} ms; buckets are sent from {said} ms.",
-    )
 
 
 # --- ex08.capstone --------------------------------------------------------------------------------

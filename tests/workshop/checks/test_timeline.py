@@ -38,11 +38,3 @@ def test_notebook_03_writes_what_the_timeline_is_read_from() -> None:
     master = (ROOT / "notebooks" / "source" / "03_horovod.py").read_text()
     assert all(f'"{key}": ' in master for key in (*PASSES, "messages") if key != "buckets")
     assert 'run["buckets"] = ' in master
-
-
-@pytest.mark.slow  # Matplotlib
-def test_drawing_sends_one_bucket_after_another(capsys: pytest.CaptureFixture) -> None:
-    timeline = ex08.Timeline(0.1, 0.2, [0.04, 0.06, 0.1], [0.05, 0.03, 0.02], "")
-    ex08.draw_timeline(timeline, 0.14)
-    assert "40 to 90, 90 to 120, 120 to 140 ms." in (said := capsys.readouterr().out)
-    assert "predicted 140 ms, measured 200 ms." in said

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 import runpy
-import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,66 +13,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.workshop.lessons.test_nb08_checks import simulate  # noqa: E402
 from workshop.lessons import nb07_checks as nb07  # noqa: E402
 
 pytestmark = pytest.mark.needs("torch")
-
-
-# --- clock ----------------------------------------------------------------------------------------
-
-
-def clock(autograd: bool = False, warm: bool = True, waits: bool = True, result: Any = list) -> Any:
-    """Return a clock that makes a mistake."""
-
-    def own(net: Any, batch: Any, repeats: int, warm_up: int, wait: Any) -> Any:
-        with torch.set_grad_enabled(autograd):
-            for _ in range(warm_up * warm):
-                net(batch)
-            wait()
-            ms = []
-            for _ in range(repeats):
-                begin = time.perf_counter()
-                net(batch)
-                if waits:
-                    wait()
-                ms.append(1000 * (time.perf_counter() - begin))
-        return result(ms)
-
-    return own
-
-
-@pytest.mark.parametrize("own", [nb07.answer_times, clock()])
-def test_right_clocks_pass(
-    own: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    simulate(monkeypatch)
-    assert nb07.check_clock(own) is own
-    assert capsys.readouterr().out.startswith("✓")
-
-
-WRONG_CLOCKS = {
-    "Autograd is on": clock(autograd=True),
-    "nothing warmed up": clock(warm=False),
-    "does not wait": clock(waits=False),
-    "one number, the mean": clock(result=statistics.mean),
-    "These are seconds": clock(result=lambda ms: [value / 1000 for value in ms]),
-    "The calls took": clock(result=lambda ms: [1.25 * value for value in ms]),
-    "These are microseconds": clock(result=lambda ms: [1000 * value for value in ms]),
-    "It yields": lambda net, batch, *_: (net(batch) for _ in range(4)),
-    "It returns nothing": clock(result=lambda ms: None),
-    "not written yet": lambda *_: None,
-}
-
-
-@pytest.mark.parametrize("said", WRONG_CLOCKS)
-def test_wrong_clocks_are_diagnosed(
-    said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    simulate(monkeypatch)
-    assert nb07.check_clock(WRONG_CLOCKS[said]) is nb07.answer_times
-    first = capsys.readouterr().out.splitlines()[0]
-    assert said in first and first[0] == ("○" if "not written" in said else "✗")
 
 
 # --- fold -----------------------------------------------------------------------------------------
@@ -89,9 +30,8 @@ def torch_s_fold(conv: Any, norm: Any) -> Any:
     )
 
 
-@pytest.mark.parametrize("own", [nb07.fold, torch_s_fold])
-def test_right_folds_pass(own: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert nb07.check_fold(own) is own
+def test_right_folds_pass(capsys: pytest.CaptureFixture[str]) -> None:
+    assert nb07.check_fold(torch_s_fold) is torch_s_fold
     assert capsys.readouterr().out.startswith("✓")
 
 
@@ -100,26 +40,17 @@ def in_place(conv: Any, norm: Any) -> Any:
     return conv.weight.copy_(weight), bias
 
 
-def for_three_channels(conv: Any, norm: Any) -> Any:
-    weight, bias = nb07.fold(conv, norm)
-    right = len(bias) == 3
-    return weight if right else torch.sqrt(norm.weight) * conv.weight, bias
-
-
 WRONG_FOLDS: list[tuple[Callable[..., Any], str]] = [
     *[(lambda c, n, f=f: (f(*nb07.values_of(c, n)), nb07.fold(c, n)[1]), said)
       for f, said, _ in nb07.MISTAKES["weight"]],
     *[(lambda c, n, f=f: (nb07.fold(c, n)[0], f(*nb07.values_of(c, n))), said)
       for f, said, _ in nb07.MISTAKES["bias"]],
     (in_place, "The layers have changed"),
-    (lambda c, n: nb07.fold(c, n)[::-1], "The weight has the shape (3,), not (3, 3, 3, 3)"),
+    (lambda c, n: nb07.fold(c, n)[::-1], "The weight is not right. The values for attribute"),
     (lambda c, n: nb07.fold(c, n)[0], "not two tensors"),
-    (lambda c, n: (1, 2), "not two tensors"),
-    (for_three_channels, "The weight has the shape (5, 1, 1, 5), not (5, 1, 1, 1)"),
-    (lambda c, n: (1.01 * nb07.fold(c, n)[0], nb07.fold(c, n)[1]), "The weight is off by"),
-    (lambda c, n: (nb07.fold(c, n)[0], nb07.fold(c, n)[1] + 1), "The bias is off by up to 1"),
-    (lambda c, n: [one.double() for one in nb07.fold(c, n)], "The weight is float64"),
-    (lambda c, n: c.bias + 1, "ended with TypeError"),
+    (lambda c, n: (1.01 * nb07.fold(c, n)[0], nb07.fold(c, n)[1]), "The weight is not right."),
+    (lambda c, n: (nb07.fold(c, n)[0], nb07.fold(c, n)[1] + 1), "The bias is not right"),
+    (lambda c, n: [one.double() for one in nb07.fold(c, n)], "attribute 'dtype' do not match"),
     (lambda c, n: None, "not written yet"),
 ]  # fmt: skip
 
@@ -141,20 +72,16 @@ STEPS = {  # a change to the finished version, and what the check says on a CPU
     ("", ""): "✓ `capture` is right",
     ("return output", "return output.clone()"): "✓ `capture` is right",
     ("return output", "return None"): "✗ The function returns no tensor",
-    ("return output", "return output[:1]"): "✗ The output has the shape",
     ("return replay", "return None"): "✗ your function returns nothing",
     ("range(3)", "range(0)"): "✗ There is no warm-up",
     (", net: Any = net", ""): "✗ Nothing keeps the network alive",
     ("static.copy_(batch)", "static"): "✗ A new batch gets the answer of the captured one",
-    ("static.copy_(batch)", "static = batch"): "✗ A new batch gets the answer of the captured one",
-    ("graph.replay()", "pass"): "✗ A new batch gets the answer of the captured one",
-    ("return output", "return output + 1"): "✗ The output differs from eager by 1",
+    ("return output", "return output + 1"): "✗ The output differs from eager. Tensor-likes",
     ("graph.replay()", "net(static)"): "✗ The function calls net",
     ("example.clone()", "example"): "✗ The replay overwrites `example`",
-    ("torch.cuda.graph(graph)", "graph"): "✗ `capture` ended with TypeError",
     ("torch.cuda.stream(side)", "contextlib.nullcontext()"): "✗ The warm-up runs on the current",
-    ("side.wait_stream(torch.cuda.current_stream())", "pass"): "✗ The side stream does not wait",
-    ("torch.cuda.current_stream().wait_stream(side)", "pass"): "✗ The current stream does not",
+    ("side.wait_stream(torch.cuda.current_stream())", "pass"): "✗ A stream does not wait",
+    ("torch.cuda.current_stream().wait_stream(side)", "pass"): "✗ A stream does not wait",
     ("torch.cuda.current_stream().wait_stream(side)", "side.synchronize()"): "✓ `capture` is right",
     (
         "side.wait_stream(torch.cuda.current_stream())",
@@ -167,14 +94,9 @@ STEPS = {  # a change to the finished version, and what the check says on a CPU
     (
         "static = example.clone()  # the graph always reads its input here\n"
         "    side = torch.cuda.Stream()\n    side.wait_stream(torch.cuda.current_stream())",
-        "torch.cuda.synchronize()\n    side = torch.cuda.Stream()\n    static = example.clone()",
-    ): "✗ The side stream does not wait",
-    (
-        "static = example.clone()  # the graph always reads its input here\n"
-        "    side = torch.cuda.Stream()\n    side.wait_stream(torch.cuda.current_stream())",
         "side = torch.cuda.Stream()\n    side.wait_stream(torch.cuda.current_stream())\n"
         "    static = example.clone()",
-    ): "✗ The side stream does not wait",
+    ): "✗ A stream does not wait",
     (  # the current stream has other work after it
         "side.wait_stream(torch.cuda.current_stream())",
         "side.wait_stream(torch.cuda.current_stream())\n"
@@ -183,7 +105,7 @@ STEPS = {  # a change to the finished version, and what the check says on a CPU
     (
         "side.wait_stream(torch.cuda.current_stream())",
         "with torch.cuda.stream(side):\n        static = example.clone()",
-    ): "✗ The side stream does not wait",
+    ): "✗ A stream does not wait",
     (
         "net(static)  # recorded",
         "net(example + 0)  # recorded",
@@ -193,14 +115,8 @@ STEPS = {  # a change to the finished version, and what the check says on a CPU
         "side.wait_stream(torch.cuda.current_stream())",
         "side.wait_event(torch.cuda.current_stream().record_event())",
     ): "✗ `wait_event` is not known here, without a GPU",
-    ("graph = torch", "event = torch.cuda.Event()\n    graph = torch"): "✗ `torch.cuda.Event` is",
     ("with torch.cuda.graph(graph):", "graph.capture_begin()\n    if 1:"): "✗ `capture_begin` is",
     ("# recorded", "; output.max().item()  # recorded"): "✗ `capture` ended with RuntimeError: op",
-    ("cuda.stream(side)", "cuda.graph(torch.cuda.CUDAGraph())"): "✗ There is no warm-up",
-    (
-        "with torch.cuda.graph(graph):\n        output",
-        "output = net(static)\n    with torch.cuda.graph(graph):\n        again",
-    ): "✗ A new batch gets the answer of the captured one",
 }
 
 
@@ -216,59 +132,16 @@ def test_captures_are_checked_without_a_gpu(
     said = capsys.readouterr().out.replace("✗ `capture`: ", "✗ ")
     assert said.startswith(STEPS[change])
     assert chosen is (own if said.startswith("✓") else nb07.capture)
-    assert ("overwrites the output" in said) == ("✓" in said and "clone()" not in change[1])
     assert torch.cuda.CUDAGraph is not nb07.Graph  # only the check replaces it
 
 
-def test_a_capture_that_fails_changes_nothing_for_the_next_answer(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "own.py"
-    for capture in (SOURCE.replace("output = net(", "output = network("), SOURCE):
-        file.write_text("from workshop.lessons.nb07_checks import *\n" + capture)
-        nb07.check_capture(runpy.run_path(str(file))["capture"], "cpu")
-        assert not torch._C._len_torch_dispatch_stack()
-    failed, _, passed = capsys.readouterr().out.splitlines()
-    assert "name 'network'" in failed and passed.startswith("✓")
+def test_pytorch_s_own_capture_passes(capsys: pytest.CaptureFixture[str]) -> None:
+    @torch.no_grad()
+    def own(net: Any, example: Any) -> Any:
+        return torch.cuda.make_graphed_callables(net, (example.clone(),))
 
-
-@torch.no_grad()
-def by_pytorch(net: Any, example: Any) -> Any:
-    return torch.cuda.make_graphed_callables(net, (example.clone(),))
-
-
-@torch.no_grad()
-def by_pytorch_in_place(net: Any, example: Any) -> Any:
-    return torch.cuda.make_graphed_callables(net, (example,))
-
-
-@pytest.mark.parametrize(
-    ("own", "said"),
-    [
-        (by_pytorch, "✓ `capture` is right"),
-        (by_pytorch_in_place, "✗ `capture`: The replay overwrites `example`"),
-        (lambda net, example: torch.compile(net), "✗ `capture`: torch.compile captures"),
-    ],
-    ids=["graphed callable", "graphed callable of the example", "torch.compile"],
-)
-def test_pytorch_s_own_captures_are_judged(
-    own: Any, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    nb07.check_capture(own, "cpu")
-    assert capsys.readouterr().out.startswith(said)
-
-
-def test_a_stand_in_replays_resnet() -> None:
-    from rn50lib import resnet
-    from rn50lib.torch.model import ResNet
-
-    torch.manual_seed(0)
-    net = ResNet(resnet.tiny()).eval()
-    first, second = torch.randn(2, 2, 3, 32, 32)
-    with nb07.stand_in(), torch.no_grad():
-        replay = nb07.capture(net, first)
-        torch.testing.assert_close(replay(second), net(second))
-        torch.testing.assert_close(replay(first), net(first))
+    assert nb07.check_capture(own, "cpu") is own
+    assert capsys.readouterr().out.startswith("✓ `capture` is right")
 
 
 @pytest.mark.needs("gpu")
@@ -278,19 +151,6 @@ def test_the_finished_capture_passes_on_a_gpu(capsys: pytest.CaptureFixture[str]
 
 
 # --- queue ----------------------------------------------------------------------------------------
-
-
-def test_right_latencies_pass(capsys: pytest.CaptureFixture[str]) -> None:
-    def own(service: float, load: float) -> float:
-        return service + service * load / (2 - 2 * load)
-
-    assert nb07.check_latency(own) is own
-    assert capsys.readouterr().out.startswith("✓")
-
-
-def test_a_latency_that_is_not_written_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    assert nb07.check_latency(lambda service, load: None) is nb07.mean_latency
-    assert "return service * (1 + load" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("mistake", nb07.LATENCY_MISTAKES, ids=lambda mistake: mistake[1])
