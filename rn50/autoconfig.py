@@ -29,7 +29,7 @@ from rn50lib.train_step import BEFORE_TRACE, TRACED_STEPS
 
 IMAGENET_ROOT = "/data/imagenet/train-val-recordio-passthrough"  # where the reference mounts it
 # Floating-point operations per thread, a minute or two of PyTorch, for which an engine is started:
-# writing the ONNX file and timing the engines takes tens of seconds.
+# writing the ONNX file and compiling it takes tens of seconds.
 ENGINE_PAYS = 1e13
 # Floating-point operations of a run that compiles: twice those after which an H100, which then
 # trains at 5,810 instead of 4,833 images per second (224 px), has made up for the 52 s it takes.
@@ -369,11 +369,12 @@ def best_engine(config: TrainConfig, images: int | None = None) -> tuple[str, st
         images = 0 if timed else images_of(config, "val", pays)
     if images < pays:
         return "torch", "an engine's start would take longer than it saves"
-    if not (
-        installed.has("onnxscript") and (installed.has("openvino") or installed.has("onnxruntime"))
-    ):
-        return "torch", "no engine is installed: pip install onnx onnxscript openvino"
-    return "auto", "the work takes much longer than an engine's start"
+    # in float32 they are equally fast (benchmarks/README.md)
+    engines = {"openvino": ("float32", "bfloat16"), "onnxruntime": ("float32",)}
+    for engine, dtypes in engines.items() if installed.has("onnxscript") else ():
+        if installed.has(engine) and config.dtype in dtypes:
+            return engine, "the work takes much longer than the engine's start"
+    return "torch", "no engine is installed: pip install onnx onnxscript openvino"
 
 
 def best_compile(config: TrainConfig, machine: Machine) -> tuple[bool, str]:

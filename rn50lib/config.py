@@ -336,10 +336,9 @@ class TrainConfig:
         " --dali-threads --dali-validation-threads --validation-dali-threads")]
     engine: Annotated[str, Flag(
         "machine", "what predicts, without training: PyTorch, PyTorch compiled, or on a processor"
-        " two others; auto times the installed ones", "shown step torch",
-        choices=("torch", "compile", "onnxruntime", "openvino", "auto"), chosen="torch, or auto if"
-        " the work takes much longer than its start", needs="only_inference",
-        excludes="compile")] = "torch"
+        " two others", "shown step torch", choices=("torch", "compile", "onnxruntime", "openvino"),
+        chosen="torch, or an installed one if the work takes much longer than its start",
+        needs="only_inference", excludes="compile")] = "torch"
     compile: Annotated[bool, Flag(
         "machine", "compile the model with torch.compile", "step torch",
         chosen="only on one GPU, for a run that makes up for the minute it takes",

@@ -84,7 +84,10 @@ def test_a_long_run_on_one_gpu_is_compiled(
 def test_your_predictor_keeps_an_engine_from_being_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(autoconfig, "machine", lambda: LAPTOP)
     monkeypatch.setattr(installed, "has", lambda module: True)
-    for flags, engine in (("", "auto"), ("--override predictor=a.py:f", "torch")):
+    for flags, engine in (
+        ("--dtype float32", "openvino"),
+        ("--override predictor=a.py:f", "torch"),
+    ):
         config = complete(f"--recipe reference --loader native --only-inference {flags}")
         assert autoconfig.best_engine(config, images=10**9)[0] == engine
 
