@@ -47,7 +47,7 @@ class CudaPrefetcher:
 
 
 def pinned(tensor: Tensor) -> Tensor:
-    """Return a copy of a host tensor in pinned memory, from which a copy to the GPU does not wait."""
+    """Return a host tensor in pinned memory, from which a copy to the GPU does not wait."""
     return tensor if tensor.is_cuda or tensor.is_pinned() else tensor.pin_memory()
 
 
