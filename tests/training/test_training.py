@@ -11,7 +11,6 @@ import json
 import re
 import resource
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -429,26 +428,6 @@ def augment(seed, width, height, augmentation):
     assert ended.status == 0, ended.err
     rate = strict_json(Path("r.json"))["metrics"]["train.total_ips"][0]
     assert 0 < rate < 2 / 0.1  # in training, rank 0 would wait for rank 1
-
-
-@pytest.mark.slow
-def test_tensorboard_reads_its_files(rn50: Run, photos: Photos, tmp_path: Path) -> None:
-    import types
-
-    report = run(rn50, photos, "-e", "2", "--logger", "tensorboard", "--disp-batches", "3")
-    # without this TensorBoard would import TensorFlow to read its files
-    sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("notf"))
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    board = EventAccumulator(str(tmp_path / "tensorboard"))
-    board.Reload()
-    names = {"train/loss", "train/top1", "train/ips", "train/lr", "epoch/val.top1"}
-    assert names <= set(board.Tags()["tensors"])
-    loss = board.Tensors("epoch/val.loss")
-    assert [point.step for point in loss] == [0, 1]
-    values = [point.tensor_proto.float_val[0] for point in loss]
-    assert values == pytest.approx(report["metrics"]["val.loss"])
-    assert [point.step for point in board.Tensors("train/lr")] == [3, 6, 9, 12]
 
 
 @pytest.mark.slow
