@@ -26,6 +26,7 @@ from data_prep.common import Progress, check_room, format_bytes, run_program
 from data_prep.encoding import frame
 from data_prep.lists import (
     Found,
+    classes_of_list,
     find_images,
     other_list,
     read_list,
@@ -36,7 +37,6 @@ from data_prep.lists import (
 )
 from data_prep.recordwriter import Bad, Writer, check_files, pack, record_bytes
 from rn50lib.data.classes import Classes, check_agreement, read_class_names
-from rn50lib.data.classes import read_list as read_list_classes
 from rn50lib.data.recordfile import crc32c
 from rn50lib.data.recordio import Reader, checksum_path, unpack
 from rn50lib.data.scan import LeftOut
@@ -89,7 +89,7 @@ def check_listed_classes(path: Path, found: Found, root: str) -> Classes | None:
 def stated_beside(path: Path) -> list[Classes | None]:
     """Return the classes by the list of the other split and by `classes.txt`, next to a list."""
     other = other_list(path)
-    return [read_list_classes(other)[0] if other else None, read_class_names(path.parent)]
+    return [classes_of_list(other) if other else None, read_class_names(path.parent)]
 
 
 def name_classes(path: Path, classes: Classes | None, root: Path) -> None:
@@ -110,7 +110,7 @@ def pack_list(
     """Write the .rec, .idx and .crc next to a list.
 
     ``transform`` re-encodes an image; None packs the files unchanged. Raises UserError
-    if the disk has too little room, or if images are missing, empty, git-LFS pointers or
+    if the disk has too little room, or if images are missing, empty or
     (transforming) do not decode, unless ``skip_bad`` leaves them out and takes them off the list.
     """
     check_file(path_lst)
@@ -133,7 +133,7 @@ def pack_list(
         )
     if not os.path.isdir(root):
         raise UserError(f"{root}: there is no such folder of images")
-    stated = [read_list_classes(path_lst)[0], *stated_beside(path_lst)]
+    stated = [classes_of_list(path_lst), *stated_beside(path_lst)]
     classes = check_agreement(stated) if any(stated) else None
     entries, sizes, bad = check_files(read_list(path_lst), root)
     _report_bad(bad, path_lst, skip_bad, "nothing was packed")

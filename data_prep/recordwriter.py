@@ -15,7 +15,6 @@ from data_prep.lists import Entry
 from data_prep.output import new_files
 from rn50lib.data.recordfile import crc32c
 from rn50lib.data.recordio import HEADER, MAX_PAYLOAD, PART, checksum_path
-from rn50lib.data.source import describe_pointer
 from rn50lib.errors import UserError
 
 RUN_BYTES = 512 << 10
@@ -80,7 +79,7 @@ class Writer:
 def check_files(entries: list[Entry], root: str) -> tuple[list[Entry], list[int], Bad]:
     """Return the good entries, their sizes in bytes, and the bad ones, without reading the files.
 
-    Files that are missing, empty, too large for a record, or pointers are bad.
+    Files that are missing, empty or too large for a record are bad.
     """
     good: list[Entry] = []
     sizes: list[int] = []
@@ -89,26 +88,17 @@ def check_files(entries: list[Entry], root: str) -> tuple[list[Entry], list[int]
         path = f"{root}/{entry.path}"
         try:
             size = os.stat(path).st_size
-            reason = _reason_against(path, size)
         except OSError as error:
-            reason = error.strerror or str(error)
-        if reason:
-            bad.append((path, reason))
+            bad.append((path, error.strerror or str(error)))
+            continue
+        if size == 0:
+            bad.append((path, "the file is empty"))
+        elif size > MAX_PAYLOAD - 4096:
+            bad.append((path, f"{size:,} bytes are more than a record holds"))
         else:
             good.append(entry)
             sizes.append(size)
     return good, sizes, bad
-
-
-def _reason_against(path: str, size: int) -> str | None:
-    if size == 0:
-        return "the file is empty"
-    if size > MAX_PAYLOAD - 4096:
-        return f"{size:,} bytes are more than a record holds"
-    if size >= 1024:
-        return None
-    with open(path, "rb") as file:
-        return describe_pointer(file.read())
 
 
 def record_bytes(sizes: list[int]) -> int:

@@ -6,6 +6,7 @@ data.
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,7 +16,6 @@ from PIL import Image
 
 from data_prep.verifying.problems import Problems
 from rn50lib.data.decode import TOO_LARGE, find_orientation, open_image
-from rn50lib.data.source import describe_pointer
 from rn50lib.errors import UserError
 
 try:
@@ -71,6 +71,11 @@ def digest(data: bytes) -> int:
     return (zlib.crc32(data) << 31) | (len(data) & 0x7FFFFFFF)
 
 
+def is_pointer(data: bytes) -> bool:
+    """Return True for what git-LFS or git-annex leaves in place of a file that is not fetched."""
+    return re.match(rb"version https://git-lfs|[./]*(git/)?annex/objects/", data) is not None
+
+
 def check_image(data: bytes, name: str = "") -> list[Finding]:
     """Return what is wrong with, or unusual about, one encoded image; nothing for most.
 
@@ -78,7 +83,7 @@ def check_image(data: bytes, name: str = "") -> list[Finding]:
     """
     if not data:
         return [("empty-file", "")]
-    if describe_pointer(data):
+    if is_pointer(data):
         return [("lfs-pointer", "")]
     try:
         image = open_image(data, "it")

@@ -20,7 +20,7 @@ from PIL import Image, ImageChops, ImageFile
 from rn50lib import hooks
 from rn50lib.config import TrainConfig
 from rn50lib.data.sampler import image_seed
-from rn50lib.data.source import VERIFY, refuse_no_image
+from rn50lib.data.source import VERIFY
 from rn50lib.errors import UserError
 from rn50lib.recipe import Box, center_crop_box
 
@@ -141,7 +141,6 @@ def open_image(data: bytes, name: str) -> ImageFile.ImageFile:
     except Image.DecompressionBombError:
         raise UserError(f"{name} {TOO_LARGE}", VERIFY) from None
     except Exception as error:  # Pillow raises many types for damaged headers
-        refuse_no_image(name, data)
         problem = f"{name} is not an image that can be decoded; remove it"
         raise UserError(problem, VERIFY) from error
     if opened.format not in FORMATS:
