@@ -110,7 +110,7 @@ def pack_list(
     """Write the .rec, .idx and .crc next to a list.
 
     ``transform`` re-encodes an image; None packs the files unchanged. Raises UserError
-    if the disk has too little room, or if images are missing, empty or
+    if the disk has too little room, or if images are missing, empty, pointers or
     (transforming) do not decode, unless ``skip_bad`` leaves them out and takes them off the list.
     """
     check_file(path_lst)

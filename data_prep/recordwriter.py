@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from data_prep.common import Progress
+from data_prep.common import Progress, is_pointer
 from data_prep.encoding import frame, pack_header
 from data_prep.lists import Entry
 from data_prep.output import new_files
@@ -79,7 +79,7 @@ class Writer:
 def check_files(entries: list[Entry], root: str) -> tuple[list[Entry], list[int], Bad]:
     """Return the good entries, their sizes in bytes, and the bad ones, without reading the files.
 
-    Files that are missing, empty or too large for a record are bad.
+    Files that are missing, empty, too large for a record, or pointers are bad.
     """
     good: list[Entry] = []
     sizes: list[int] = []
@@ -95,6 +95,8 @@ def check_files(entries: list[Entry], root: str) -> tuple[list[Entry], list[int]
             bad.append((path, "the file is empty"))
         elif size > MAX_PAYLOAD - 4096:
             bad.append((path, f"{size:,} bytes are more than a record holds"))
+        elif size < 1024 and is_pointer(Path(path).read_bytes()):
+            bad.append((path, "a git-LFS or git-annex pointer, not the image"))
         else:
             good.append(entry)
             sizes.append(size)

@@ -6,7 +6,6 @@ data.
 
 from __future__ import annotations
 
-import re
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from typing import Any
 
 from PIL import Image
 
+from data_prep.common import is_pointer
 from data_prep.verifying.problems import Problems
 from rn50lib.data.decode import TOO_LARGE, find_orientation, open_image
 from rn50lib.errors import UserError
@@ -69,11 +69,6 @@ def prepare(settings: None) -> Callable[[Task], Images]:
 def digest(data: bytes) -> int:
     """Return a 63-bit number that is the same for the same bytes, and hardly ever for others."""
     return (zlib.crc32(data) << 31) | (len(data) & 0x7FFFFFFF)
-
-
-def is_pointer(data: bytes) -> bool:
-    """Return True for what git-LFS or git-annex leaves in place of a file that is not fetched."""
-    return re.match(rb"version https://git-lfs|[./]*(git/)?annex/objects/", data) is not None
 
 
 def check_image(data: bytes, name: str = "") -> list[Finding]:

@@ -210,6 +210,7 @@ def make_set(tmp_path, **files):
 
 BAD = {
     "empty": b"",
+    "pointer": b"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 2\n",
     "good": b"some image",
     "gone": b"x",
     "huge": b"x",
@@ -222,14 +223,15 @@ def test_bad_files_are_named_or_left_out(tmp_path):
     os.truncate(tmp_path / "images" / "huge.jpg", 2**29)  # of which the disk holds nothing
     (tmp_path / "a.rec").write_bytes(b"\n#\xd7\xce, the old one")
     done = run("--pass-through", prefix, root, code=2)
-    assert done.stderr.startswith(f"error: {prefix}.lst: 3 images cannot be packed, so nothing was")
+    assert done.stderr.startswith(f"error: {prefix}.lst: 4 images cannot be packed, so nothing was")
     assert f"{root}/empty.jpg: the file is empty\n" in done.stderr
+    assert f"{root}/pointer.jpg: a git-LFS or git-annex pointer" in done.stderr
     assert f"{root}/gone.jpg: No such file or directory\n" in done.stderr
     assert f"{root}/huge.jpg: 536,870,912 bytes are more than a record holds\n" in done.stderr
     assert "--skip-bad" in done.stderr
     assert (tmp_path / "a.rec").read_bytes() == b"\n#\xd7\xce, the old one"
     done = run("--pass-through", "--skip-bad", prefix, root)
-    assert "note: 3 images will be left out" in done.stderr
+    assert "note: 4 images will be left out" in done.stderr
     assert [image for _, image in Reader(f"{prefix}.rec")] == [b"some image"]
     (entry,) = read_list(f"{prefix}.lst")
     assert entry.path == "good.jpg"
