@@ -109,11 +109,7 @@ class CheckpointManager:
         config, prefix, found = self.config, self.prefix, None
         if prefix and config.resume:
             found, passed_over = newest(prefix)
-            folder, end = Path(prefix).parent, "-symbol.json"
-            others = {p.name.removesuffix(end) for p in folder.glob(f"*{end}")}
-            others -= {Path(prefix).name}
-            also = f" (prefixes there: {first_names(sorted(others))})" if others else ""
-            none = f"nothing to resume under {prefix}{also}: starting from the first epoch"
+            none = f"nothing to resume under {prefix}: starting from the first epoch"
             for line in passed_over if found else [*passed_over, none]:
                 progress.say(line)
         elif prefix and config.load_epoch is not None:
