@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import struct
+from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -135,9 +136,7 @@ def scan_shards(shards: Sequence[Path]) -> Arrays:
     count from 0 here and from 1 in the records. Raises RecordError for a damaged shard, UserError
     for an example without a label, or if a shard's first has no image.
     """
-    offsets: list[int] = []
-    labels: list[int] = []
-    firsts = [0]
+    offsets, labels, firsts = array("q"), array("q"), array("q", [0])  # there may be millions
     for shard in shards:
         reader = TFRecordReader(shard)
         data = memoryview(reader.file.data())
@@ -165,8 +164,12 @@ EMPTY = memoryview(b"")
 
 def example_value(data: bytes | memoryview, name: str, key: str) -> Any:
     """Return the one value of a feature: an image or a label. Raise UserError for any other."""
+    example: dict[str, memoryview] = {}
     try:
-        example = dict(_features(data))
+        for found, feature in _features(data):
+            example[found] = feature
+            if found == key:
+                break
         values = _values(example.get(key, EMPTY))
     except ValueError as error:
         problem = f"{name}: its data is not a tf.train.Example ({error})"
