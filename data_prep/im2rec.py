@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
-import glob
 import io
 import os
 import sys
@@ -40,7 +39,7 @@ from rn50lib.data.classes import Classes, check_agreement, read_class_names
 from rn50lib.data.recordfile import crc32c
 from rn50lib.data.recordio import Reader, checksum_path, unpack
 from rn50lib.data.scan import LeftOut
-from rn50lib.errors import Parser, UserError, as_command, first_names, whole
+from rn50lib.errors import Parser, UserError, as_command, whole
 from rn50lib.files import check_file, lock_open, write_file
 from rn50lib.hardware import usable_cores
 from rn50lib.hooks import function_in
@@ -114,23 +113,10 @@ def pack_list(
     (transforming) do not decode, unless ``skip_bad`` leaves them out and takes them off the list.
     """
     check_file(path_lst)
-    if path_lst.is_symlink() and not path_lst.exists():
-        raise UserError(
-            f"{path_lst}: this link leads to {os.readlink(path_lst)}, which is missing: put the"
-            " list there, or remove the link"
-        )
     if not path_lst.exists():
         prefix = path_lst.with_suffix("")
         make = as_command(*"python -m data_prep.im2rec --list --recursive".split(), prefix, root)
-        found = path_lst.parent.glob(f"{glob.escape(prefix.name)}*.lst")
-        others = first_names(sorted(str(path) for path in found if path.is_file()))
-        also = (
-            f"; unlike MXNet's tool, this one does not pack {others} under that PREFIX: pass the"
-            " name of each list, without .lst"
-        )
-        raise UserError(
-            f"{path_lst}: there is no such list; make it first with {make}{also if others else ''}"
-        )
+        raise UserError(f"{path_lst}: there is no such list; make it first with {make}")
     if not os.path.isdir(root):
         raise UserError(f"{root}: there is no such folder of images")
     stated = [classes_of_list(path_lst), *stated_beside(path_lst)]

@@ -58,12 +58,6 @@ class TrainProgress:
     images: int = 0
     sums: list[float] = field(default_factory=lambda: list(NO_SUMS))
 
-    def __post_init__(self) -> None:
-        if not self.images:  # at an epoch's end, whatever the metrics were
-            self.sums = list(NO_SUMS)
-        elif len(self.sums) != len(NO_SUMS):
-            raise TypeError(f"{len(self.sums)} metric sums, and this version has {len(NO_SUMS)}")
-
     def begin_epoch(self) -> None:
         self.images, self.sums = 0, list(NO_SUMS)
 
@@ -139,8 +133,7 @@ class CheckpointManager:
         if scored:
             return 0  # --num-epochs passes, each over all images
         for key, values in report.metrics.items():
-            measured = found.metrics.get(key.partition(".")[0] + ".loss", [])
-            values += found.metrics.get(key, [None] * len(measured))  # a new metric has no past
+            values += found.metrics.get(key, [])
         self.state = state = found.position
         epochs_done = "1 epoch is" if found.epoch == 1 else f"{found.epoch} epochs are"
         more = f", and {state.images} images of the next" if state.images else ""

@@ -12,7 +12,6 @@ import re
 import resource
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -194,31 +193,6 @@ def test_resumed_run_equals_an_uninterrupted_one(
     assert ended.status == 0 and "m-0001.safetensors: 1 epoch is done" in ended.err
     assert same_weights("m", trained / "m", 3)
     assert timeless(strict_json(tmp_path / "r.json")) == timeless(strict_json(trained / "r.json"))
-
-
-def test_mid_epoch_checkpoint_without_a_new_metric_is_passed_over(
-    rn50: Run, trained: Path, photos: Photos
-) -> None:
-    """Code with a metric more than the checkpoint's repeats that epoch."""
-    shutil.copy(trained / "m-0001.safetensors", ".")
-    within = checkpoint.TrainProgress(images=16)
-    within.sums = [20.0, 4.0, 16.0]
-    checkpoint.save("m", replace(checkpoint.load(trained / "m", 1), position=within))
-    ended = resume(rn50, photos, "--resume")
-    assert ended.status == 0 and "3 metric sums" in ended.err
-    assert "passed over: checkpoint m-0001-00000016.safetensors" in ended.err
-
-
-def test_checkpoint_of_an_epochs_end_without_a_new_metric_is_resumed(
-    rn50: Run, trained: Path, photos: Photos, tmp_path: Path
-) -> None:
-    for name in ("m-0001.safetensors", "m-symbol.json"):
-        shutil.copy(trained / name, tmp_path)
-    found = checkpoint.load("m", 1)
-    found.position.sums = found.position.sums[1:]
-    checkpoint.save("m", found)
-    assert checkpoint.load("m", 1).position == checkpoint.TrainProgress()
-    assert "m-0001.safetensors: 1 epoch is done" in resume(rn50, photos, "--resume").err
 
 
 def test_damaged_checkpoint_is_skipped_and_named(
