@@ -166,9 +166,8 @@ def format_for_tensorflow(root: str | os.PathLike) -> str:
 
 def _check_root(root: str | os.PathLike) -> Path:
     if not Path(root).is_dir():
-        raise UserError(
-            f"--data-root {root} is not a folder: pass the one that holds the data", ("draw",)
-        )
+        problem = f"--data-root {root} is not a folder: pass the one that holds the data"
+        raise UserError(problem, ("draw",) if Path(root).exists() else ("draw", root))
     return Path(root)
 
 
