@@ -88,7 +88,10 @@ def check_listed_classes(path: Path, found: Found, root: str) -> Classes | None:
 def stated_beside(path: Path) -> list[Classes | None]:
     """Return the classes by the list of the other split and by `classes.txt`, next to a list."""
     other = other_list(path)
-    return [classes_of_list(other) if other else None, read_class_names(path.parent)]
+    return [
+        classes_of_list(other, read_list(other)) if other else None,
+        read_class_names(path.parent),
+    ]
 
 
 def name_classes(path: Path, classes: Classes | None, root: Path) -> None:
@@ -119,9 +122,10 @@ def pack_list(
         raise UserError(f"{path_lst}: there is no such list; make it first with {make}")
     if not os.path.isdir(root):
         raise UserError(f"{root}: there is no such folder of images")
-    stated = [classes_of_list(path_lst), *stated_beside(path_lst)]
+    listed = read_list(path_lst)
+    stated = [classes_of_list(path_lst, listed), *stated_beside(path_lst)]
     classes = check_agreement(stated) if any(stated) else None
-    entries, sizes, bad = check_files(read_list(path_lst), root)
+    entries, sizes, bad = check_files(listed, root)
     _report_bad(bad, path_lst, skip_bad, "nothing was packed")
     if not entries:
         raise UserError(f"{path_lst}: it lists no image that can be packed")

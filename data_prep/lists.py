@@ -159,15 +159,8 @@ def read_list(path: str | os.PathLike) -> list[Entry]:
 # -- classes -------------------------------------------------------------------------------------
 
 
-def classes_of_list(path: Path) -> Classes | None:
-    """Return the classes of a list, named by the folders of its images.
-
-    None if it is missing or no list, or unless each folder is one class.
-    """
-    try:
-        entries = read_list(path)
-    except (OSError, UserError):
-        return None
+def classes_of_list(path: Path, entries: list[Entry]) -> Classes | None:
+    """Return the classes of the list at `path`; None unless each folder of images is one class."""
     folders = {(entry.labels, os.path.dirname(entry.path)) for entry in entries}
     if not all(len(labels) == 1 and labels[0] in range(MAX_CLASSES) for labels, _ in folders):
         return None
