@@ -119,36 +119,6 @@ def open_source(root: str | os.PathLike, split: str, data_format: str = "auto") 
     return _form(root, data_format).open(root, split)
 
 
-def classes_of(root: str | os.PathLike, data_format: str = "auto") -> Classes:
-    """Return the classes of a data root; images are opened only if nothing names the classes.
-
-    Raises UserError as ``open_source`` does, and if class folders, `classes.txt`, train and val
-    disagree about the number of a class.
-    """
-    root = _check_root(root)
-    form = _form(root, data_format if data_format in _forms(root) else "auto")
-    stated = _stated_classes(root, form)
-    if stated and (classes := _agreed(root, stated)).known:
-        return classes
-    folder = form.find(root) or root
-    splits = [split for split in SPLITS if form.holds(folder, split)]
-    return _agreed(root, [form.open(root, split).classes for split in splits])
-
-
-def count_images(root: str | os.PathLike, split: str, data_format: str, enough: int) -> int:
-    """Return the number of images of a split; of class folders, stop counting at `enough`."""
-    root = _check_root(root)
-    form = _form(root, data_format)
-    if form is not FileSource:
-        return len(form.open(root, split))
-    found = 0
-    for name in _class_folders(root, split)[0]:
-        found += len(list_folder(root / split / name).images)
-        if found >= enough:
-            break
-    return found
-
-
 def format_for_tensorflow(root: str | os.PathLike) -> str:
     """Return which form of a data set TensorFlow reads. Raise UserError if it reads none."""
     forms = _forms(Path(root)) or ["files"]
