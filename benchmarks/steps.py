@@ -42,7 +42,7 @@ DEVICE = "cuda" if GPU else "cpu"
 BFLOAT16 = "ours, fused bfloat16"  # next to the float16 of all others
 OURS: dict[str, dict[str, dict]] = {  # by the job: what differs from the defaults
     "train": {"ours": {}},
-    "predict": {"ours": {}, "ours, auto": {"engine": "auto"}},
+    "predict": {"ours": {}},
 }
 PEERS = {
     "train": ["eager", "compile", "kernels"],
@@ -313,7 +313,7 @@ def start(args: argparse.Namespace, name: str, weights: Path, batch: int, dtype:
     args.name, args.weights, args.dtype = name, weights, dtype
     started.clear()
     free_memory()
-    if "compile" in name or "auto" in name:  # or a second batch size would compile for any
+    if "compile" in name:  # or a second batch size would compile for any
         torch.compiler.reset()
     torch.set_num_threads(args.threads)
     rng = np.random.default_rng(0)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
-import glob
 import io
 import os
 import sys
@@ -26,6 +25,7 @@ from data_prep.common import Progress, check_room, format_bytes, run_program
 from data_prep.encoding import frame
 from data_prep.lists import (
     Found,
+    classes_of_list,
     find_images,
     other_list,
     read_list,
@@ -36,11 +36,10 @@ from data_prep.lists import (
 )
 from data_prep.recordwriter import Bad, Writer, check_files, pack, record_bytes
 from rn50lib.data.classes import Classes, check_agreement, read_class_names
-from rn50lib.data.classes import read_list as read_list_classes
 from rn50lib.data.recordfile import crc32c
 from rn50lib.data.recordio import Reader, checksum_path, unpack
 from rn50lib.data.scan import LeftOut
-from rn50lib.errors import Parser, UserError, as_command, first_names, whole
+from rn50lib.errors import Parser, UserError, as_command, whole
 from rn50lib.files import check_file, lock_open, write_file
 from rn50lib.hardware import usable_cores
 from rn50lib.hooks import function_in
@@ -89,7 +88,10 @@ def check_listed_classes(path: Path, found: Found, root: str) -> Classes | None:
 def stated_beside(path: Path) -> list[Classes | None]:
     """Return the classes by the list of the other split and by `classes.txt`, next to a list."""
     other = other_list(path)
-    return [read_list_classes(other)[0] if other else None, read_class_names(path.parent)]
+    return [
+        classes_of_list(other, read_list(other)) if other else None,
+        read_class_names(path.parent),
+    ]
 
 
 def name_classes(path: Path, classes: Classes | None, root: Path) -> None:
@@ -110,32 +112,20 @@ def pack_list(
     """Write the .rec, .idx and .crc next to a list.
 
     ``transform`` re-encodes an image; None packs the files unchanged. Raises UserError
-    if the disk has too little room, or if images are missing, empty, git-LFS pointers or
+    if the disk has too little room, or if images are missing, empty, pointers or
     (transforming) do not decode, unless ``skip_bad`` leaves them out and takes them off the list.
     """
     check_file(path_lst)
-    if path_lst.is_symlink() and not path_lst.exists():
-        raise UserError(
-            f"{path_lst}: this link leads to {os.readlink(path_lst)}, which is missing: put the"
-            " list there, or remove the link"
-        )
     if not path_lst.exists():
         prefix = path_lst.with_suffix("")
         make = as_command(*"python -m data_prep.im2rec --list --recursive".split(), prefix, root)
-        found = path_lst.parent.glob(f"{glob.escape(prefix.name)}*.lst")
-        others = first_names(sorted(str(path) for path in found if path.is_file()))
-        also = (
-            f"; unlike MXNet's tool, this one does not pack {others} under that PREFIX: pass the"
-            " name of each list, without .lst"
-        )
-        raise UserError(
-            f"{path_lst}: there is no such list; make it first with {make}{also if others else ''}"
-        )
+        raise UserError(f"{path_lst}: there is no such list; make it first with {make}")
     if not os.path.isdir(root):
         raise UserError(f"{root}: there is no such folder of images")
-    stated = [read_list_classes(path_lst)[0], *stated_beside(path_lst)]
+    listed = read_list(path_lst)
+    stated = [classes_of_list(path_lst, listed), *stated_beside(path_lst)]
     classes = check_agreement(stated) if any(stated) else None
-    entries, sizes, bad = check_files(read_list(path_lst), root)
+    entries, sizes, bad = check_files(listed, root)
     _report_bad(bad, path_lst, skip_bad, "nothing was packed")
     if not entries:
         raise UserError(f"{path_lst}: it lists no image that can be packed")

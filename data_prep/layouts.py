@@ -149,9 +149,9 @@ def _plan_folders(
 
 
 def _images_in(folder: Path, left_out: LeftOut) -> list[Item]:
-    """Return the images of a folder. Raises UserError if it has some and none can be read."""
     listing = list_folder(folder)
-    listing.count_left_out(left_out, folder, folder.name)
+    for name, reason in listing.left_out:
+        left_out.add(reason, f"{folder.name}/{name}")
     for name in listing.folders:
         left_out.add("folders inside class folders", f"{folder.name}/{name}")
     return [[name, str(folder / name)] for name in listing.images]

@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data_prep.output import new_files
-from rn50lib.data.classes import Classes, classes_of_folders, read_class_rows
+from rn50lib.data.classes import MAX_CLASSES, Classes, read_class_rows
 from rn50lib.data.scan import (
     IMAGE_EXTENSIONS,
     LOOSE,
-    LOST_CLASS,
     LeftOut,
     Listing,
     breaks_lines,
-    is_lost_class,
     list_folder,
 )
 from rn50lib.errors import UserError
@@ -56,17 +54,15 @@ def find_images(root: str, recursive: bool) -> Found:
     the next label, and images next to the class folders are left out, which MXNet makes a class of
     their own; without, only the root's own images count, with label 0. Hidden files and folders are
     left out. Raises UserError if the root is missing, holds no images, contains itself
-    by a link, has a name with a tab, or if no image of a class can be read.
+    by a link, or has a name with a tab.
     """
     if not os.path.isdir(root):
         raise UserError(f"{root}: there is no such folder of images")
     found = Found([], {}, [], LeftOut())
     for relative, listing in _walk(root):
-        files, folder = listing.images, Path(root, relative)
-        for name, reason in listing.left_out if recursive and listing.folders else ():
-            if is_lost_class(name, reason):
-                raise UserError(f"{folder / name}: {LOST_CLASS}")
-        listing.count_left_out(found.left_out, folder, relative)
+        files = listing.images
+        for name, reason in listing.left_out:
+            found.left_out.add(reason, os.path.join(relative, name))
         if files and recursive and listing.folders and not relative:  # not a class of their own
             found.left_out.add(LOOSE, *files)
             files = []
@@ -160,7 +156,31 @@ def read_list(path: str | os.PathLike) -> list[Entry]:
     return entries
 
 
-# -- classes.txt ---------------------------------------------------------------------------------
+# -- classes -------------------------------------------------------------------------------------
+
+
+def classes_of_list(path: Path, entries: list[Entry]) -> Classes | None:
+    """Return the classes of the list at `path`; None unless each folder of images is one class."""
+    folders = {(entry.labels, os.path.dirname(entry.path)) for entry in entries}
+    if not all(len(labels) == 1 and labels[0] in range(MAX_CLASSES) for labels, _ in folders):
+        return None
+    return classes_of_folders(((int(label), folder) for (label,), folder in folders), path)
+
+
+def classes_of_folders(
+    folders: Iterable[tuple[int, str]], origin: str | os.PathLike[str]
+) -> Classes | None:
+    """Return the classes of (label, folder) pairs; None unless each folder is one class."""
+    pairs = sorted(set(folders))
+    names = [folder.rpartition("/")[2] for _, folder in pairs]
+    if len(set(names)) < len(names):
+        names = [folder for _, folder in pairs]
+    labels = [label for label, _ in pairs]
+    if not pairs or "" in names or len({*labels}) < len(pairs) or len({*names}) < len(pairs):
+        return None
+    by_label = dict(zip(labels, names, strict=True))
+    found = tuple(by_label.get(label) for label in range(labels[-1] + 1))
+    return Classes(found, os.fspath(origin), seen=True)
 
 
 def read_words(folder: Path) -> dict[str, str]:

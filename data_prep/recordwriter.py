@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from data_prep.common import Progress
+from data_prep.common import Progress, is_pointer
 from data_prep.encoding import frame, pack_header
 from data_prep.lists import Entry
 from data_prep.output import new_files
 from rn50lib.data.recordfile import crc32c
 from rn50lib.data.recordio import HEADER, MAX_PAYLOAD, PART, checksum_path
-from rn50lib.data.source import describe_pointer
 from rn50lib.errors import UserError
 
 RUN_BYTES = 512 << 10
@@ -89,26 +88,19 @@ def check_files(entries: list[Entry], root: str) -> tuple[list[Entry], list[int]
         path = f"{root}/{entry.path}"
         try:
             size = os.stat(path).st_size
-            reason = _reason_against(path, size)
         except OSError as error:
-            reason = error.strerror or str(error)
-        if reason:
-            bad.append((path, reason))
+            bad.append((path, error.strerror or str(error)))
+            continue
+        if size == 0:
+            bad.append((path, "the file is empty"))
+        elif size > MAX_PAYLOAD - 4096:
+            bad.append((path, f"{size:,} bytes are more than a record holds"))
+        elif size < 1024 and is_pointer(Path(path).read_bytes()):
+            bad.append((path, "a git-LFS or git-annex pointer, not the image"))
         else:
             good.append(entry)
             sizes.append(size)
     return good, sizes, bad
-
-
-def _reason_against(path: str, size: int) -> str | None:
-    if size == 0:
-        return "the file is empty"
-    if size > MAX_PAYLOAD - 4096:
-        return f"{size:,} bytes are more than a record holds"
-    if size >= 1024:
-        return None
-    with open(path, "rb") as file:
-        return describe_pointer(file.read())
 
 
 def record_bytes(sizes: list[int]) -> int:

@@ -29,7 +29,7 @@ from rn50lib.train_step import BEFORE_TRACE, TRACED_STEPS
 
 IMAGENET_ROOT = "/data/imagenet/train-val-recordio-passthrough"  # where the reference mounts it
 # Floating-point operations per thread, a minute or two of PyTorch, for which an engine is started:
-# writing the ONNX file and timing the engines takes tens of seconds.
+# writing the ONNX file and compiling it takes tens of seconds.
 ENGINE_PAYS = 1e13
 # Floating-point operations of a run that compiles: twice those after which an H100, which then
 # trains at 5,810 instead of 4,833 images per second (224 px), has made up for the 52 s it takes.
@@ -58,10 +58,16 @@ def prepare(
         from data_prep import roadsigns
 
         roadsigns.ensure_packed(root, tfrecord=config.data_format == "tfrecord")
+    sources: dict[str, Any] = {}
     if stored_images and (remarks is None or root.exists()):
-        from rn50lib.data.source import classes_of
+        from rn50lib.run_setup import check_classes_of_splits, open_sources
 
-        counted = len(classes_of(root, config.data_format))
+        try:
+            sources = open_sources(config)
+            counted = len(check_classes_of_splits(config, sources) or ())
+        except UserError:
+            if remarks is None or root.absolute() != built_in_root():  # else a run draws it
+                raise
     if not known.get("num_classes"):
         if counted is not None:
             found = found.chosen("counted in the data set", num_classes=counted)
@@ -78,33 +84,30 @@ def prepare(
     found = replace(found, config=config)
     contradictions.check_number_of_classes(config)
     if counted is not None and not remarks:  # else the data is elsewhere, too
-        batch = fitting_batch(config, known)
+        batch = fitting_batch(config, known, len(sources.get("train", ())))
         if batch != config.batch_size:
             found = found.chosen("as many as the training images fill", batch_size=batch)
-    if config.only_inference and "engine" not in known and root.exists():
-        engine, why = best_engine(found.config)
+    if config.only_inference and "engine" not in known and "val" in sources:
+        timed = config.no_metrics or config.test_io
+        images = 0 if timed else images_of(found.config, len(sources["val"]))
+        engine, why = best_engine(found.config, images)
         found = found.chosen(why, engine=engine)
-    if "compile" not in known and counted is not None:
-        compiled, why = best_compile(found.config, machine())
+    if "compile" not in known and "train" in sources:
+        compiled, why = best_compile(found.config, machine(), len(sources["train"]))
         found = found.chosen(why, compile=compiled)
         if compiled:  # in the workers, which inherit it, what fails to compile runs as it is
             os.environ.setdefault("TORCHDYNAMO_SUPPRESS_ERRORS", "1")
     return found
 
 
-def fitting_batch(config: TrainConfig, given: Given) -> int:
-    """Return the batch, or a smaller one that the training images fill if none was passed.
+def fitting_batch(config: TrainConfig, given: Given, there: int) -> int:
+    """Return the batch, or a smaller one that the images `there` fill if none was passed.
 
     Raises UserError if they do not fill one that was.
     """
-    from rn50lib.data.source import count_images, open_source
-
     if config.only_inference:
         return config.batch_size
     needed, n, least = config.effective_batch_size, config.n, smallest_batch(config)
-    there = count_images(config.data_root, "train", config.data_format, needed)
-    if not there:
-        open_source(config.data_root, "train", config.data_format)  # its error says why
     images = min(there, config.num_examples or there)
     if images >= needed:
         return config.batch_size
@@ -346,38 +349,31 @@ def best_loader(values: Given, machine: Machine) -> tuple[str, str]:
     return "dali", "the reference's: it decodes on the GPU"
 
 
-def images_of(config: TrainConfig, split: str, enough: int) -> int:
-    """Return how many images of a split a run takes; counting may stop at `enough` in an epoch."""
-    from rn50lib.data.source import count_images
-
-    images = count_images(config.data_root, split, config.data_format, enough)
-    if split == "train":
-        images = min(images, config.num_examples or images)
+def images_of(config: TrainConfig, images: int) -> int:
+    """Return how many of so many images a run takes, in all epochs."""
     most = (config.benchmark_iters or images) * config.global_batch
     return min(images, most) * config.num_epochs
 
 
-def best_engine(config: TrainConfig, images: int | None = None) -> tuple[str, str]:
-    """Return what predicts so many images, by default the validation's, on a processor, and why."""
+def best_engine(config: TrainConfig, images: int) -> tuple[str, str]:
+    """Return what predicts so many images on a processor, and why."""
     able = config.backend == "torch" and not config.compile and not machine().gpus
     if not able or replaces(config.override, "predictor"):
         return "torch", "the default"
     flops = config.to_network().train_flops(config.image_shape) / 3
     pays = math.ceil(ENGINE_PAYS * config.n * config.threads / flops)  # images
-    if images is None:
-        timed = config.loader == "synthetic" or config.no_metrics or config.test_io
-        images = 0 if timed else images_of(config, "val", pays)
     if images < pays:
         return "torch", "an engine's start would take longer than it saves"
-    if not (
-        installed.has("onnxscript") and (installed.has("openvino") or installed.has("onnxruntime"))
-    ):
-        return "torch", "no engine is installed: pip install onnx onnxscript openvino"
-    return "auto", "the work takes much longer than an engine's start"
+    # in float32 they are equally fast (benchmarks/README.md)
+    engines = {"openvino": ("float32", "bfloat16"), "onnxruntime": ("float32",)}
+    for engine, dtypes in engines.items() if installed.has("onnxscript") else ():
+        if installed.has(engine) and config.dtype in dtypes:
+            return engine, "the work takes much longer than the engine's start"
+    return "torch", "no engine is installed: pip install onnx onnxscript openvino"
 
 
-def best_compile(config: TrainConfig, machine: Machine) -> tuple[bool, str]:
-    """Return whether a run on one GPU compiles its step, and why."""
+def best_compile(config: TrainConfig, machine: Machine, images: int) -> tuple[bool, str]:
+    """Return whether a run on one GPU, with so many training images, compiles its step, and why."""
     plain = not (config.fused or config.cuda_graph or replaces(config.override, "predictor"))
     able = plain and config.trains and config.backend == "torch" and config.engine == "torch"
     if not machine.gpus or config.n > 1 or not able:
@@ -385,7 +381,7 @@ def best_compile(config: TrainConfig, machine: Machine) -> tuple[bool, str]:
     if not (installed.has("triton") and shutil.which("cc")):
         return False, "it needs Triton and a C compiler"
     pays = math.ceil(COMPILE_PAYS / config.to_network().train_flops(config.image_shape))  # images
-    if images_of(config, "train", math.ceil(pays / config.num_epochs)) < pays:
+    if images_of(config, min(images, config.num_examples or images)) < pays:
         return False, "so short a run would not make up for the minute that compiling takes"
     return True, "so long a run makes up for the minute that compiling takes"
 

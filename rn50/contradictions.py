@@ -5,7 +5,6 @@ What a flag needs and excludes is in its declaration; the rules here depend on v
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
 from collections.abc import Iterator, Sequence
@@ -166,11 +165,6 @@ def machine_rules(c: TrainConfig, machine: Machine, group: LaunchEnv | None) -> 
     if c.loader == "dali" and not installed.has("nvidia.dali"):
         yield ("--loader dali: DALI is not installed here: `make setup` installs it if there is a"
                " wheel (Linux), or use --loader native")  # fmt: skip
-    if "tensorboard" in c.logger and not installed.has("tensorboard"):
-        yield "--logger tensorboard: it is not installed here: `pip install tensorboard`"
-    for text in c.logger:
-        if text != "tensorboard" and not os.path.isfile(text.rpartition(":")[0]):
-            yield f"--logger {text}: use tensorboard or your own FILE.py:FUNCTION"
 
 
 def started_rules(c: TrainConfig, group: LaunchEnv) -> Iterator[str]:

@@ -114,7 +114,7 @@ def examine(quick: bool = False) -> Iterator[tuple[str, list[Check]]]:
             driver = Driver()
             hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == ""
             gpu_checks = [Check("driver", NOTE if hidden else PROBLEM, str(error))]
-        gpus = hardware.visible(driver.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        gpus = hardware.gpus()
         yield "GPU", gpu_checks
         found = {name: answer.result() for name, answer in running.items()}
         yield "frameworks", [check_framework(name, found.get(name), gpus) for name in PROBES]
@@ -213,7 +213,7 @@ def room(folder: Path) -> tuple[int, str]:
 def check_gpus(driver: Driver) -> Iterator[Check]:
     """Check the driver and each visible GPU."""
     container = Path("/.dockerenv").exists() or os.environ.get("NVIDIA_BUILD_ID")
-    gpus = hardware.visible(driver.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    gpus = hardware.gpus()
     what = f"driver {driver.version}, for CUDA {driver.cuda[0]}.{driver.cuda[1]} and earlier"
     remedy = "reinstall the driver until `nvidia-smi` works; in a container, use --gpus all"
     if "mismatch" in driver.problem.lower():
@@ -234,7 +234,7 @@ def check_gpus(driver: Driver) -> Iterator[Check]:
             "shut down the notebook kernels that hold it, or use a smaller -b",
         ))  # fmt: skip
     if len(gpus) < len(driver.gpus):
-        what = f"{len(driver.gpus) - len(gpus)} of {len(driver.gpus)} GPU(s) or MIG slices"
+        what = f"{len(driver.gpus) - len(gpus)} of {len(driver.gpus)} GPU(s)"
         remedy = "set CUDA_VISIBLE_DEVICES to the indexes or UUIDs to use, or unset it"
         yield Check("hidden", NOTE, f"{what} are hidden from this process", remedy)
 

@@ -194,13 +194,13 @@ def main(argv: list[str]) -> int:
     images: Any = find_files(args.images)
     data = None
     if args.split or args.data_root:
-        from rn50lib.data.source import classes_of, open_source
+        from rn50lib.data.source import open_source
         from rn50lib.run_setup import print_sources
 
         if args.split:
             images = open_source(root, args.split)
             print_sources({args.split: images}, every=False)
-        data = images.classes if args.split else classes_of(root)
+        data = (images if args.split else open_source(root, "train")).classes
     classes = read_trained_classes(checkpoint.path(args.prefix, args.epoch), data)
     names = ("engine", "dtype", "batch_size")
     values = {name: getattr(args, name) for name in names if getattr(args, name) is not None}

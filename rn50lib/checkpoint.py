@@ -58,12 +58,6 @@ class TrainProgress:
     images: int = 0
     sums: list[float] = field(default_factory=lambda: list(NO_SUMS))
 
-    def __post_init__(self) -> None:
-        if not self.images:  # at an epoch's end, whatever the metrics were
-            self.sums = list(NO_SUMS)
-        elif len(self.sums) != len(NO_SUMS):
-            raise TypeError(f"{len(self.sums)} metric sums, and this version has {len(NO_SUMS)}")
-
     def begin_epoch(self) -> None:
         self.images, self.sums = 0, list(NO_SUMS)
 
@@ -109,11 +103,7 @@ class CheckpointManager:
         config, prefix, found = self.config, self.prefix, None
         if prefix and config.resume:
             found, passed_over = newest(prefix)
-            folder, end = Path(prefix).parent, "-symbol.json"
-            others = {p.name.removesuffix(end) for p in folder.glob(f"*{end}")}
-            others -= {Path(prefix).name}
-            also = f" (prefixes there: {first_names(sorted(others))})" if others else ""
-            none = f"nothing to resume under {prefix}{also}: starting from the first epoch"
+            none = f"nothing to resume under {prefix}: starting from the first epoch"
             for line in passed_over if found else [*passed_over, none]:
                 progress.say(line)
         elif prefix and config.load_epoch is not None:
@@ -143,8 +133,7 @@ class CheckpointManager:
         if scored:
             return 0  # --num-epochs passes, each over all images
         for key, values in report.metrics.items():
-            measured = found.metrics.get(key.partition(".")[0] + ".loss", [])
-            values += found.metrics.get(key, [None] * len(measured))  # a new metric has no past
+            values += found.metrics.get(key, [])
         self.state = state = found.position
         epochs_done = "1 epoch is" if found.epoch == 1 else f"{found.epoch} epochs are"
         more = f", and {state.images} images of the next" if state.images else ""

@@ -281,15 +281,12 @@ class TrainConfig:
         "first output untimed", needs="model_prefix", also="--auto-resume --no-resume-opt")] = False
     report: Annotated[str | None, Flag(
         "run", "write a JSON report, after every epoch", "host output untimed",
-        also="--log --dllogger-log --log-file --logging-dir --eval-metric")] = None
+        also="--log --dllogger-log --log-file --logging-dir --eval-metric --logger --wandb --mlflow"
+        " --logdir --log-dir --tensorboard")] = None
     trace: Annotated[str | None, Flag(
         "run", "write a trace of three training steps with torch.profiler, for ui.perfetto.dev",
         "host output untimed torch", metavar="FILE",
         excludes="only_inference test_io step")] = None
-    logger: Annotated[tuple[str, ...], Flag(
-        "run", "log to tensorboard (in the run's folder), or call FILE.py:FUNCTION with each line"
-        " of progress.jsonl and the report; repeatable", "host output",
-        also="--wandb --mlflow --logdir --log-dir --tensorboard")] = ()
     no_val: Annotated[bool, Flag("run", "train only")] = False
     only_inference: Annotated[bool, Flag(
         "run", "validate only", excludes="no_val",
@@ -336,10 +333,9 @@ class TrainConfig:
         " --dali-threads --dali-validation-threads --validation-dali-threads")]
     engine: Annotated[str, Flag(
         "machine", "what predicts, without training: PyTorch, PyTorch compiled, or on a processor"
-        " two others; auto times the installed ones", "shown step torch",
-        choices=("torch", "compile", "onnxruntime", "openvino", "auto"), chosen="torch, or auto if"
-        " the work takes much longer than its start", needs="only_inference",
-        excludes="compile")] = "torch"
+        " two others", "shown step torch", choices=("torch", "compile", "onnxruntime", "openvino"),
+        chosen="torch, or an installed one if the work takes much longer than its start",
+        needs="only_inference", excludes="compile")] = "torch"
     compile: Annotated[bool, Flag(
         "machine", "compile the model with torch.compile", "step torch",
         chosen="only on one GPU, for a run that makes up for the minute it takes",

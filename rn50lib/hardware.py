@@ -19,7 +19,7 @@ ROOT = Path("/")  # tests pass a folder with the kernel's files
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU, or a MIG slice, which is used like a small GPU."""
+    """A GPU, or a MIG slice that CUDA_VISIBLE_DEVICES names."""
 
     index: int  # of a slice, its GPU's
     name: str
@@ -27,15 +27,14 @@ class Gpu:
     capability: tuple[int, int]
     driver: str
     uuid: str
-    slice_of: str = ""  # the UUID of its GPU
 
 
 @dataclass(frozen=True)
 class Driver:
-    """The NVIDIA driver, the newest CUDA that it supports, and its GPUs, hidden ones included.
+    """The NVIDIA driver, the newest CUDA that it supports, and GPUs.
 
-    A GPU in MIG mode is represented by its slices. Without a driver all fields are empty; if there
-    is no GPU in spite of a driver, `problem` says why.
+    Without a driver all fields are empty; if there is no GPU in spite of a driver, `problem` says
+    why.
     """
 
     version: str = ""
@@ -127,13 +126,12 @@ def processor(root: Path = ROOT) -> tuple[str, frozenset[str]]:
 
 
 def gpus() -> tuple[Gpu, ...]:
-    """Return the GPUs that CUDA_VISIBLE_DEVICES leaves to programs started here."""
-    devices = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return () if devices == "" else visible(driver().gpus, devices)
+    """Return the GPUs that CUDA_VISIBLE_DEVICES leaves to programs started here, in its order."""
+    return driver(os.environ.get("CUDA_VISIBLE_DEVICES")).gpus
 
 
-def driver() -> Driver:
-    """Ask NVML for the driver and its GPUs."""
+def driver(devices: str | None = None) -> Driver:
+    """Ask NVML for the driver and its GPUs: all, or those of a value of CUDA_VISIBLE_DEVICES."""
     import pynvml as nvml
 
     try:
@@ -144,55 +142,34 @@ def driver() -> Driver:
         return Driver(problem=str(error))
     try:
         version, cuda = nvml.nvmlSystemGetDriverVersion(), nvml.nvmlSystemGetCudaDriverVersion()
-        count, found = nvml.nvmlDeviceGetCount(), list(_read_gpus(nvml, version))
+        count = nvml.nvmlDeviceGetCount()
+        words = [*map(str, range(count))] if devices is None else devices.split(",")
+        found = tuple(_read_gpus(nvml, version, words))
     except nvml.NVMLError as error:
         return Driver(problem=str(error))
     finally:
         nvml.nvmlShutdown()
-    problem = ""
-    if not found:
-        problem = "MIG mode is on, and there are no slices" if count else "the driver lists 0 GPUs"
-    return Driver(version, (cuda // 1000, cuda % 1000 // 10), tuple(found), problem)
+    problem = "" if count else "the driver lists 0 GPUs"
+    return Driver(version, (cuda // 1000, cuda % 1000 // 10), found, problem)
 
 
-def _read_gpus(nvml: Any, version: str) -> Iterator[Gpu]:
-    """Yield each GPU, or its slices if it is in MIG mode."""
-    for index in range(nvml.nvmlDeviceGetCount()):
-        device = nvml.nvmlDeviceGetHandleByIndex(index)
-        capability, uuid = nvml.nvmlDeviceGetCudaComputeCapability(device), ""
-        handles, divided = [device], False
-        with contextlib.suppress(nvml.NVMLError):  # most GPUs do not support MIG
-            divided = nvml.nvmlDeviceGetMigMode(device)[0] == nvml.NVML_DEVICE_MIG_ENABLE
-        if divided:
-            handles, uuid = [], nvml.nvmlDeviceGetUUID(device)
-            for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(device)):
-                with contextlib.suppress(nvml.NVMLError_NotFound):
-                    handles.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(device, number))
-        for handle in handles:
-            name, memory = nvml.nvmlDeviceGetName(handle), 0
-            with contextlib.suppress(nvml.NVMLError):  # a GPU that shares the host's memory
-                memory = nvml.nvmlDeviceGetMemoryInfo(handle).total
-            own = nvml.nvmlDeviceGetUUID(handle)
-            yield Gpu(index, name, memory, tuple(capability), version, own, uuid)
+def _read_gpus(nvml: Any, version: str, words: list[str]) -> Iterator[Gpu]:
+    """Yield the GPUs of these indexes and UUIDs, as CUDA does: up to the first that is not there.
 
-
-def visible(gpus: tuple[Gpu, ...], devices: str | None) -> tuple[Gpu, ...]:
-    """Return the GPUs that a value of CUDA_VISIBLE_DEVICES leaves, in its order (None: all).
-
-    CUDA reads it as indexes or beginnings of UUIDs, up to the first that matches no GPU. For a GPU
-    in MIG mode an entry means the first slice, and a process sees one slice and nothing else.
+    The UUID of a MIG slice is that of a small GPU.
     """
-    left = list(gpus) if devices is None else []
-    for word in map(str.strip, (devices or "").split(",")):
-        is_uuid = len(word) > len("GPU-")
-        matches = [
-            gpu
-            for gpu in gpus
-            if word == str(gpu.index)
-            or (is_uuid and (gpu.uuid.startswith(word) or gpu.slice_of.startswith(word)))
-        ]
-        if not matches:
-            break
-        left.append(matches[0])
-    slices = [gpu for gpu in left if gpu.slice_of]
-    return tuple(slices[:1] or left)
+    for word in map(str.strip, words):
+        try:
+            if word.isdigit():
+                handle = whole = nvml.nvmlDeviceGetHandleByIndex(int(word))
+            else:
+                handle = whole = nvml.nvmlDeviceGetHandleByUUID(word)
+            if word.startswith("MIG-"):
+                whole = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
+        except nvml.NVMLError:
+            return
+        name, memory, uuid = nvml.nvmlDeviceGetName(handle), 0, nvml.nvmlDeviceGetUUID(handle)
+        with contextlib.suppress(nvml.NVMLError):  # a GPU that shares the host's memory
+            memory = nvml.nvmlDeviceGetMemoryInfo(handle).total
+        capability = tuple(nvml.nvmlDeviceGetCudaComputeCapability(whole))
+        yield Gpu(nvml.nvmlDeviceGetIndex(whole), name, memory, capability, version, uuid)

@@ -1,4 +1,4 @@
-"""The outputs of a run while it trains: a bar, a line per epoch, `progress.jsonl`, `--logger`."""
+"""The outputs of a run while it trains: a bar, a line per epoch, and `progress.jsonl`."""
 
 from __future__ import annotations
 
@@ -6,35 +6,25 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any, TextIO
 
 from tqdm import tqdm
 
-from rn50lib.config import TrainConfig
 from rn50lib.errors import UserError
-from rn50lib.files import make_folder
-from rn50lib.hooks import function_in
 
 QUIET_S = 10.0  # seconds between lines without a terminal for the bar
 SHOWN = {  # of an epoch's metrics
     "train.loss": "loss", "train.top1": "train top-1", "val.top1": "val top-1",
     "train.total_ips": "img/s", "val.total_ips": "val img/s",
 }  # fmt: skip
-NOT_MEASURED = ("phase", "epoch", "step", "steps", "seconds")
-Line = dict[str, Any]
-Logger = Callable[[Line], None]
 
 
 class Progress:
     """The outputs of a run. Without a `run_dir` no file is written; off rank 0, nothing is."""
 
-    def __init__(
-        self, run_dir: Path | None, loggers: Sequence[Logger] = (), enabled: bool = True
-    ) -> None:
-        self.enabled, self.loggers = enabled, list(loggers)
+    def __init__(self, run_dir: Path | None, enabled: bool = True) -> None:
+        self.enabled = enabled
         self.begin = self.last_line = time.perf_counter()
         self.file: TextIO | None = None
         if enabled and run_dir:
@@ -92,27 +82,14 @@ class Progress:
             sys.stderr.flush()
 
     def close(self) -> None:
-        """Close the bar, the files and the loggers."""
+        """Close the bar and the file."""
         self.stop()
-        for output in (self.file, *self.loggers):
-            with contextlib.suppress(Exception):  # a write that failed has been reported
-                getattr(output, "close", int)()
+        if self.file is not None:
+            with contextlib.suppress(OSError):  # a write that failed has been reported
+                self.file.close()
 
-    def log(self, line: Line) -> None:
-        """Pass a line of `progress.jsonl`, or the finished report, to the loggers."""
-        for logger in [*self.loggers]:
-            try:
-                logger(line)
-            except UserError:
-                raise
-            except Exception as error:  # a failed log must not end the training
-                self.loggers.remove(logger)
-                name = getattr(logger, "__name__", type(logger).__name__)
-                self.say(f"the logger {name} failed, and the run continues without it: {error!r}")
-
-    def _write(self, line: Line) -> None:
+    def _write(self, line: dict[str, Any]) -> None:
         line["seconds"] = round(time.perf_counter() - self.begin, 3)
-        self.log(line)
         if self.file is None:
             return
         try:
@@ -123,42 +100,3 @@ class Progress:
                 f"{self.file.name} cannot be written: {error.strerror}; free some space and"
                 " continue with --resume"
             ) from error
-
-
-# --- loggers: callables that get each line of progress.jsonl, then {"phase": "report", ...} -------
-
-
-def open_loggers(config: TrainConfig, run_dir: Path | None) -> list[Logger]:
-    """Return the loggers of a run. Raise UserError for one that cannot be loaded."""
-    loggers: list[Logger] = []
-    for text in dict.fromkeys(config.logger):
-        if text == "tensorboard":
-            loggers.append(TensorBoard((run_dir or Path()) / "tensorboard"))
-        else:
-            file, _, function = text.rpartition(":")
-            loggers.append(function_in(Path(file), function, f"--logger {text}"))
-    return loggers
-
-
-class TensorBoard:
-    """TensorBoard's event files, by its own writer."""
-
-    def __init__(self, folder: Path) -> None:
-        # TensorBoard's own switch: without it TensorFlow is imported to open a file
-        sys.modules.setdefault("tensorboard.compat.notf", ModuleType("notf"))
-        from tensorboard.summary import Writer
-
-        make_folder(folder, f"--logger tensorboard: {folder}")
-        self.writer = Writer(str(folder))
-        self.close = self.writer.close
-
-    def __call__(self, line: Line) -> None:
-        """Write the measurements of a line, such as 'train/loss', at its step or epoch."""
-        phase = line["phase"]
-        if phase == "report":
-            return
-        step = line["epoch"] if phase == "epoch" else line["epoch"] * line["steps"] + line["step"]
-        for name, value in line.items():
-            if name not in NOT_MEASURED and isinstance(value, (int, float)):
-                self.writer.add_scalar(f"{phase}/{name}", value, step)
-        self.writer.flush()

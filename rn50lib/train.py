@@ -25,7 +25,7 @@ from rn50lib.distributed.launch_env import LaunchEnv
 from rn50lib.errors import TERMINATED, Parser, UserError, status_of
 from rn50lib.files import is_stream, make_folder
 from rn50lib.metrics import Meter
-from rn50lib.progress import Progress, open_loggers
+from rn50lib.progress import Progress
 from rn50lib.report import Report
 from rn50lib.train_step import TrainStep
 
@@ -85,8 +85,7 @@ def train(resolved: Resolved, run_dir: Path | None) -> int:
     net = config.to_network()
     env = run_setup.environment(resolved, sources, classes)
     report = Report(net.name, comm.size, ["rn50", "train", *flags_of(config)], env)
-    loggers = open_loggers(config, run_dir) if first_rank else []
-    progress = Progress(run_dir, loggers, enabled=first_rank)
+    progress = Progress(run_dir, enabled=first_rank)
     with contextlib.ExitStack() as stack:
         stack.callback(progress.close)
         if first_rank:
@@ -309,8 +308,6 @@ def write_report(run: Run, file: str | Path | None) -> None:
         report.env["model_flops"] = {"per_image": flops, "per_second": flops * speed[-1]}
     if file and (last or not is_stream(file)):
         report.write(file)
-    if last:
-        run.progress.log({"phase": "report", "report": report.to_dict()})
 
 
 if __name__ == "__main__":

@@ -141,5 +141,5 @@ def test_a_long_temporary_folder(tmp_path: Path) -> None:
         cwd=tmp_path, env=clean_environment(TMPDIR=str(folder)), text=True, capture_output=True,
     )  # fmt: skip
     assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
-    assert f"error: TMPDIR {folder} is too long for the sockets" in done.stderr
+    assert f"error: TMPDIR {folder}: the loader's workers cannot connect there" in done.stderr
     assert not [name for name in os.listdir(folder) if name.startswith((".workers", "pymp"))]

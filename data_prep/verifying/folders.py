@@ -12,22 +12,22 @@ from data_prep.verifying.images import Images, Task
 from rn50lib.data.classes import MAX_CLASSES, Classes, unnamed
 from rn50lib.data.scan import (
     DANGLING,
-    HARMLESS,
+    HIDDEN,
     IMAGE_EXTENSIONS,
     LOOSE,
-    LOST_CLASS,
+    OTHER,
     LeftOut,
     Listing,
     breaks_lines,
     describe_broken_name,
-    describe_lost_class,
-    is_lost_class,
     list_folder,
 )
 from rn50lib.errors import UserError
 
 RUN = 64
 """Images in one task."""
+
+HARMLESS = (HIDDEN, OTHER)  # no image is lost by leaving these out
 
 
 @dataclass(kw_only=True)
@@ -80,9 +80,7 @@ def read_split(path: Path, split: str) -> Part:
     part.classes = Classes(tuple(top.folders), str(path))
     for name, reason in top.left_out:
         part.left_out.add(reason, name)
-        if is_lost_class(name, reason):
-            add("lost-class", path / name, LOST_CLASS)
-        elif reason == DANGLING:
+        if reason == DANGLING:
             add("dangling", path / name)
     for label, name in enumerate(top.folders):
         if breaks_lines(name):
@@ -93,16 +91,11 @@ def read_split(path: Path, split: str) -> Part:
             files = (file.lower() for _, _, names in os.walk(folder / inner) for file in names)
             inside = sum(file.endswith(IMAGE_EXTENSIONS) for file in files)
             add("nested", folder / inner, f"{inside:,} images")
-        lost = listing.lost()
-        if lost:
-            add("lost-class", folder, describe_lost_class(lost))
-        elif not listing.images and split == "train" and not listing.folders:
-            add("lost-class", folder, "it has no images to train on")
-        elif not listing.images:
-            add("empty-class", folder)
+        if not listing.images and not listing.folders:
+            add("lost-class" if split == "train" else "empty-class", folder)
         for file, reason in listing.left_out:
             part.left_out.add(reason, f"{name}/{file}")
-            if not lost and reason not in HARMLESS:
+            if reason not in HARMLESS:
                 add("dangling" if reason == DANGLING else "left-out", folder / file)
         for first in range(0, len(listing.images), RUN):
             images = listing.images[first : first + RUN]

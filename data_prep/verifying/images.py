@@ -13,9 +13,9 @@ from typing import Any
 
 from PIL import Image
 
+from data_prep.common import is_pointer
 from data_prep.verifying.problems import Problems
 from rn50lib.data.decode import TOO_LARGE, find_orientation, open_image
-from rn50lib.data.source import describe_pointer
 from rn50lib.errors import UserError
 
 try:
@@ -78,7 +78,7 @@ def check_image(data: bytes, name: str = "") -> list[Finding]:
     """
     if not data:
         return [("empty-file", "")]
-    if describe_pointer(data):
+    if is_pointer(data):
         return [("lfs-pointer", "")]
     try:
         image = open_image(data, "it")

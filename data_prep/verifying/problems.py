@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from rn50lib.data.scan import CONVERT, FETCH
+from rn50lib.data.scan import FETCH
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 LEVELS = (ERROR, WARNING, NOTE)
@@ -45,7 +45,8 @@ KINDS = {
     # Folders.
     "lost-class": Kind(ERROR, "classes without images", "bring their images back, or remove them"),
     "dangling": Kind(ERROR, "images that are not here, only a link or a placeholder", FETCH),
-    "left-out": Kind(WARNING, "files that no loader reads, and a run leaves out", CONVERT),
+    "left-out": Kind(WARNING, "files that no loader reads, and a run leaves out",
+                     "convert the images to JPEG or PNG, and name them .jpg or .png"),
     "names": Kind(ERROR, "names that a data root cannot have", "rename them"),
     "no-images": Kind(ERROR, "splits without images", "name the folder that holds the data"),
     "one-split": Kind(WARNING, "data without one of train and val",

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.lists import read_list
+from data_prep.lists import classes_of_list, read_list
 from data_prep.remedies import relist
 from data_prep.verifying.folders import RUN, Part
 from data_prep.verifying.images import Images
-from rn50lib.data.classes import read_list as read_list_classes
 from rn50lib.data.recordfile import MappedFile, RecordError, crc32c
 from rn50lib.data.recordio import (
     HEADER,
@@ -74,7 +73,6 @@ def read_record_file(path: Path, split: str) -> Part:
         part.tasks.append((check_records, str(path), images[first : first + RUN]))
     _check_index(part, {offset: key for offset, (key, _) in labels.items()})
     _check_list(part, dict(labels.values()))
-    part.classes, _ = read_list_classes(path.with_suffix(".lst"))
     return part
 
 
@@ -156,7 +154,7 @@ def _check_index(part: Part, keys: dict[int, int]) -> None:
 
 
 def _check_list(part: Part, labels: dict[int, float]) -> None:
-    """Compare PREFIX.lst, if it is there, with the records' labels by key."""
+    """Compare PREFIX.lst, if it is there, with the records' labels by key; read its classes."""
     path_lst, add = part.path.with_suffix(".lst"), part.problems.add
     if not path_lst.exists():
         return
@@ -165,6 +163,7 @@ def _check_list(part: Part, labels: dict[int, float]) -> None:
     except (UserError, OSError) as error:
         add("list", path_lst, str(error))
         return
+    part.classes = classes_of_list(path_lst, entries)
     missing = [entry for entry in entries if entry.key not in labels]
     if missing or len(entries) != len(labels):
         text = f"it has {len(entries):,} entries, the record file {len(labels):,} whole records"

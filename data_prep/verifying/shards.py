@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+from data_prep.common import is_pointer
 from data_prep.verifying.folders import Part
 from data_prep.verifying.images import Images
 from rn50lib.data.recordfile import RecordError, read_pairs
-from rn50lib.data.source import describe_pointer
 from rn50lib.data.tfrecord import (
     IMAGE,
     LABEL,
@@ -50,7 +50,7 @@ def check_shard(found: Images, path: Path) -> None:
             _check_example(found, path, offset, data)
     except RecordError as error:
         content = path.read_bytes() if path.exists() else b""
-        kind = "lfs-pointer" if describe_pointer(content) else "damage"
+        kind = "lfs-pointer" if is_pointer(content) else "damage"
         text = str(error).removeprefix(f"{path}: ").partition("; copy the file")[0]
         lost = len(content) - (error.offset or 0)
         text = f"after {len(offsets):,} good records: {text}; {lost:,} bytes were not read"

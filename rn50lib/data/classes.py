@@ -1,6 +1,6 @@
 """The classes of a data set or model: their names in the order of the labels, and where from.
 
-Class folders, `classes.txt`, lists of images, records and checkpoints each state them.
+Class folders, `classes.txt`, records and checkpoints each state them.
 `check_agreement` compares the statements, so that a number never means two classes.
 """
 
@@ -15,11 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unicodedata import normalize
 
-import numpy as np
-
-from rn50lib.data.recordfile import Arrays, disk_cache
 from rn50lib.errors import UserError
 
 MAX_CLASSES = 1_000_000  # labels beyond are not those of a classifier
@@ -101,10 +97,8 @@ def _disagreement(a: Classes, b: Classes) -> str | None:
     of_a, of_b = (f"{c.origin} ({len(c)} class{'es' * (len(c) != 1)})" for c in (a, b))
     for label, (x, y) in enumerate(zip(a.names, b.names, strict=False)):
         if x != y and x is not None and y is not None:
-            if normalize("NFC", x) == normalize("NFC", y):  # macOS's form, and all others'
-                same = "the same letters in two Unicode forms"
-                return f"class {label} is {x!a} in {of_a} and {y!a} in {of_b}, {same}"
-            return f"class {label} is {x!r} in {of_a} and {y!r} in {of_b}"
+            # in ASCII: the same letters may be in two Unicode forms, macOS's and all others'
+            return f"class {label} is {x!a} in {of_a} and {y!a} in {of_b}"
     (few, of_few), (many, of_many) = sorted([(a, of_a), (b, of_b)], key=lambda pair: len(pair[0]))
     if len(few) == len(many) or (few.seen and many.known):
         return None
@@ -145,69 +139,10 @@ def read_class_rows(folder: Path) -> list[list[str]] | None:
         data = (folder / "classes.txt").read_bytes()
     except OSError:
         return None
-    if b"\0" in data:
-        raise UserError(
-            f"{folder / 'classes.txt'}: this is not text in UTF-8 (UTF-16, as Windows calls"
-            " Unicode?); save it as UTF-8"
-        )
     lines = data.decode("utf-8-sig", "surrogateescape").replace("\r\n", "\n").split("\n")
     rows = [line.split("\t") for line in lines if line.strip()]
     rows = [row if len(row) > 1 else [row[0].strip()] for row in rows]
     return rows[1:] if rows and rows[0][0] == "index" and len(rows[0]) > 1 else rows
-
-
-# -- lists of images -----------------------------------------------------------------------------
-
-
-def read_list(path: Path) -> tuple[Classes | None, Counter[int]]:
-    """Return the classes and the images per label of a list `index <tab> label <tab> path`.
-
-    The classes are the folders of the images; None if each folder is not one class. If the list is
-    missing or holds anything else but one label for each image, nothing is returned.
-    """
-    try:  # those of large records are cached
-        files = [file for file in (path, path.with_suffix(".rec")) if file.exists()]
-        found = disk_cache(path.with_suffix(".folders"), files, lambda: _count_list(path))
-    except (OSError, ValueError):
-        return None, Counter()
-    folders = [(label, os.fsdecode(folder)) for label, folder in
-               zip(found["labels"].tolist(), found["folders"].tolist(), strict=True)]  # fmt: skip
-    per_label: Counter[int] = Counter()
-    for (label, _), images in zip(folders, found["images"].tolist(), strict=True):
-        per_label[label] += images
-    return classes_of_folders(folders, path), per_label
-
-
-def _count_list(path: Path) -> Arrays:
-    """Return labels, folders and the number of their images. Raises ValueError for other files."""
-    with open(path, "rb") as file:  # counted is `label <tab> folder`
-        found = Counter(
-            line.rpartition(b"/")[0].partition(b"\t")[2]
-            or b"\t".join(line.split(b"\t")[1:-1]) + b"\t"  # not in a folder
-            for line in file
-        )
-    labels, folders = zip(*(text.split(b"\t") for text in found), strict=True)
-    numbers = np.array(labels).astype(float)
-    if not ((numbers == np.floor(numbers)) & (0 <= numbers) & (numbers < MAX_CLASSES)).all():
-        raise ValueError("a label is not a class")
-    images = np.array([*found.values()])
-    return {"labels": numbers.astype(np.int64), "folders": np.array(folders), "images": images}
-
-
-def classes_of_folders(
-    folders: Iterable[tuple[int, str]], origin: str | os.PathLike[str]
-) -> Classes | None:
-    """Return the classes of (label, folder) pairs; None unless each folder is one class."""
-    pairs = sorted(set(folders))
-    names = [folder.rpartition("/")[2] for _, folder in pairs]
-    if len(set(names)) < len(names):
-        names = [folder for _, folder in pairs]
-    labels = [label for label, _ in pairs]
-    if not pairs or "" in names or len({*labels}) < len(pairs) or len({*names}) < len(pairs):
-        return None
-    by_label = dict(zip(labels, names, strict=True))
-    found = tuple(by_label.get(label) for label in range(labels[-1] + 1))
-    return Classes(found, os.fspath(origin), seen=True)
 
 
 # -- a new last layer ----------------------------------------------------------------------------

@@ -15,10 +15,8 @@ from __future__ import annotations
 
 import inspect
 import itertools
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -48,8 +46,6 @@ except ImportError as error:
 BATCHES_AHEAD = 2
 TURNS = "adjust_orientation" in inspect.signature(fn.decoders.image).parameters
 """Whether DALI turns images upright, as their EXIF block says: DALI 2 does, DALI 1 cannot."""
-READS_IMAGES = re.compile(r"operator `?[\w.]*(readers|decoders|peek_?image)", re.I)
-"""The operators in DALI's messages that fail at a damaged image."""
 JPEG_ENGINES = ((8, 0), (9, 0), (10, 0))  # of A100 and A30, H100 and H200, B200
 
 
@@ -87,7 +83,6 @@ class Dali:
             if not index.exists():
                 problem = f"{index}: this index is missing, and --loader dali needs it"
                 raise UserError(problem, ("index_shards", source.path))
-        refuse_bytes(source, [] if self.files else self.paths)
         self.gpu: int | None = None
         if machine().gpus and torch.cuda.is_available():
             self.gpu = torch.cuda.current_device()  # this rank has chosen it when it connected
@@ -155,7 +150,7 @@ class Dali:
         """Return the error that says why a batch after `step` failed.
 
         An image is at fault only if it fails to decode on its own. For a stream, `verify` finds
-        that out, if a reader or a decoder failed.
+        that out.
         """
         suspects: Any = ()  # DALI works ahead and names no image; of a stream, the place is unknown
         if self.files:
@@ -165,13 +160,8 @@ class Dali:
         decoder = ImageDecoder(self.source, False, self.config)
         if bad := decoder.find_bad(epoch, suspects):
             return bad
-        if not self.files and READS_IMAGES.search(str(error)):
-            problem = f"{self.source.path}: DALI cannot read an image of it: {in_short(error)}"
-            return UserError(problem, ("verify", self.source.root))
-        where = "at none of the images that were checked" if self.files else "but not at an image"
-        return UserError(
-            f"--loader dali: DALI fails, {where}: {in_short(error)}; use --loader native"
-        )
+        problem = f"--loader dali: DALI fails on {self.source.path}: {in_short(error)}"
+        return UserError(f"{problem}; use --loader native", ("verify", self.source.root))
 
     # -- what is read ------------------------------------------------------------------------------
 
@@ -190,6 +180,7 @@ class Dali:
         if self.files:
             numbers, rank, size = self._files(epoch)
             names = [self.source.name(number) for number in numbers.tolist()]
+            check_names(names)
             labels = self.source.labels[numbers].tolist()
             encoded, label = fn.readers.file(
                 files=names, labels=labels, shard_id=rank, num_shards=size, **how
@@ -201,10 +192,12 @@ class Dali:
         if self.sampler.train:
             rank = (rank + epoch) % size
             order = sampler.epoch_order(len(order), self.sampler.seed, epoch).tolist()
+        paths = [str(self.paths[i]) for i in order]
+        check_names(paths)
         images = len(self.source)
         share = images * (rank + 1) // size - images * rank // size
         how |= {
-            "path": [str(self.paths[i]) for i in order],
+            "path": paths,
             "index_path": [str(self.indexes[i]) for i in order],
             "shard_id": rank,
             "num_shards": size,
@@ -302,14 +295,8 @@ def center_side(shorter: Any, pixels: int, resize: int) -> Any:
     return math.clamp(nearest - is_half * (nearest & 1), 1, shorter)
 
 
-def refuse_bytes(source: Any, paths: Sequence[Path]) -> None:
+def check_names(names: list[str]) -> None:
     """Raise UserError for a path that is not UTF-8, which no reader of DALI takes."""
-    names = [str(path) for path in paths or [source.path]]
-    if not paths:
-        try:
-            b"\n".join(source.paths.tolist()).decode()  # all at once: there may be millions
-        except UnicodeDecodeError:
-            names += map(source.name, range(len(source)))
     for name in names:
         try:
             name.encode()

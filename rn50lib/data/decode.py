@@ -20,7 +20,7 @@ from PIL import Image, ImageChops, ImageFile
 from rn50lib import hooks
 from rn50lib.config import TrainConfig
 from rn50lib.data.sampler import image_seed
-from rn50lib.data.source import VERIFY, refuse_no_image
+from rn50lib.data.source import VERIFY
 from rn50lib.errors import UserError
 from rn50lib.recipe import Box, center_crop_box
 
@@ -91,18 +91,14 @@ def find_orientation(data: bytes | memoryview) -> int:
 
 
 def _orientation_tag(block: bytes | memoryview) -> int:
-    """Return the orientation in the first directory of an EXIF block (TIFF 6.0, section 2)."""
+    """Return the orientation in an EXIF block; 1 if it has none, or is damaged."""
+    exif = Image.Exif()
     try:
-        order = {b"II*\0": "<", b"MM\0*": ">"}[bytes(block[:4])]
-        start = struct.unpack_from(f"{order}I", block, 4)[0]
-        for i in range(struct.unpack_from(f"{order}H", block, start)[0]):
-            tag, kind, count, value = struct.unpack_from(f"{order}HHI4s", block, start + 2 + 12 * i)
-            if tag == 0x0112:
-                value = struct.unpack_from(order + {3: "H", 4: "I"}[kind], value)[0]
-                return value if count == 1 and 1 <= value <= 8 else 1
-    except (struct.error, KeyError):  # the block is cut off, or of another form
-        pass
-    return 1
+        exif.load(bytes(block))
+        value = exif.get(0x0112)
+    except Exception:  # Pillow raises many types for damaged blocks
+        return 1
+    return value if isinstance(value, int) and 1 <= value <= 8 else 1
 
 
 RIGHT_TO_LEFT, BOTTOM_UP = (2, 3, 6, 7), (3, 4, 7, 8)
@@ -141,7 +137,6 @@ def open_image(data: bytes, name: str) -> ImageFile.ImageFile:
     except Image.DecompressionBombError:
         raise UserError(f"{name} {TOO_LARGE}", VERIFY) from None
     except Exception as error:  # Pillow raises many types for damaged headers
-        refuse_no_image(name, data)
         problem = f"{name} is not an image that can be decoded; remove it"
         raise UserError(problem, VERIFY) from error
     if opened.format not in FORMATS:

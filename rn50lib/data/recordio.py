@@ -237,20 +237,19 @@ class Reader:
 
     def _read_labels(self) -> Arrays:
         keys, offsets, stops, _ = self._index
-        size = self._file.size
-        # headers in one piece are read all at once, the few others one by one
-        fits = (offsets % 4 == 0) & (stops - offsets >= START_BYTES) & (stops <= size)
-        positions = np.flatnonzero(fits)
-        at = offsets[positions] // 4
-        words = np.frombuffer(self._file.data(len(at)), "<u4", size // 4)
-        magic, length, count, label = (words[at + i] for i in range(4))
-        ends = offsets[positions] + PART.size + (length.astype(np.int64) + 3) // 4 * 4
-        # a part's flag, above its length, would make it longer
-        usual = (magic == MAGIC) & (count == 0) & (ends == stops[positions])
-        positions = positions[usual]
         labels = np.empty(len(keys), np.float32)
-        labels[positions] = label[usual].view(np.float32)
-        for position in np.delete(np.arange(len(keys)), positions).tolist():
+        starts = struct.Struct("<IIIf")  # of a record in one piece with one label: only its header
+        data = self._file.data(len(keys))
+        for position, (start, stop) in enumerate(
+            zip(offsets.tolist(), stops.tolist(), strict=True)
+        ):
+            if START_BYTES <= stop - start and stop <= self._file.size:
+                magic, length, count, label = starts.unpack_from(data, start)
+                end = start + PART.size + length + -length % 4
+                # a part's flag, above its length, would make it longer
+                if magic == MAGIC and count == 0 and end == stop:
+                    labels[position] = label
+                    continue
             labels[position] = self[position][0]
         is_class = (labels >= 0) & (labels < 2**31) & (labels == np.floor(labels))
         if not is_class.all():

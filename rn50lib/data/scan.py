@@ -34,13 +34,8 @@ LOOSE = "images outside the class folders"
 EMPTY = "empty class folders"
 BARE = "files without an extension"
 UNUSED = "images beyond --num-examples"
-HARMLESS = (HIDDEN, OTHER, EMPTY)  # no image is lost by leaving these out
 
 FETCH = "fetch what is missing (`git annex get`, `dvc pull`, a mount, a download)"
-CONVERT = "convert the images to JPEG or PNG, and name them .jpg or .png"
-LOST_CLASS = (
-    f"this class is a link to nothing, so all its images are missing; {FETCH}, or remove it"
-)
 
 SHOWN = 3  # names for each reason
 
@@ -82,21 +77,6 @@ class Listing(NamedTuple):
     images: list[str]
     folders: list[str]
     left_out: list[tuple[str, str]]
-
-    def lost(self) -> LeftOut | None:
-        """Return what was left out if that is why there is no image; None otherwise."""
-        found = LeftOut()
-        for name, reason in self.left_out:
-            if reason not in HARMLESS:
-                found.add(reason, name)
-        return found if found and not self.images and not self.folders else None
-
-    def count_left_out(self, left_out: LeftOut, folder: Path, place: str) -> None:
-        """Add what a class folder leaves out, as `place`. Raise UserError if the class is lost."""
-        if lost := self.lost():
-            raise UserError(f"{folder}: {describe_lost_class(lost)}")
-        for name, reason in self.left_out:
-            left_out.add(reason, os.path.join(place, name))
 
 
 def list_folder(folder: str | Path) -> Listing:
@@ -140,8 +120,6 @@ def list_split(folder: Path) -> tuple[list[str], LeftOut]:
     """Return the class folders of a split, sorted by code point, and what is next to them."""
     listing, left_out = list_folder(folder), LeftOut()
     for name, reason in listing.left_out:
-        if is_lost_class(name, reason):
-            raise UserError(f"{folder / name}: {LOST_CLASS}")
         left_out.add(reason, name)
     for name in listing.folders:
         if breaks_lines(name):
@@ -151,11 +129,6 @@ def list_split(folder: Path) -> tuple[list[str], LeftOut]:
     return listing.folders, left_out
 
 
-def is_lost_class(name: str, reason: str) -> bool:
-    """Return True for a link next to class folders that led to one: it has no file's extension."""
-    return reason == DANGLING and not re.search(r"\.[A-Za-z]\w{1,4}$", name)
-
-
 def breaks_lines(name: str) -> bool:
     """Return True for a name that no list of classes can hold."""
     return any(sign in name for sign in "\t\n\r")
@@ -163,12 +136,6 @@ def breaks_lines(name: str) -> bool:
 
 def describe_broken_name(name: str) -> str:
     return f"the class {name!r} has a tab or a line break in its name; rename the folder"
-
-
-def describe_lost_class(lost: LeftOut) -> str:
-    """Return what is wrong with a class whose images are all left out, and the remedy."""
-    remedy = FETCH if DANGLING in lost else CONVERT
-    return f"this class has no image that can be read, only {lost}; {remedy}, or remove the folder"
 
 
 def describe_contents(root: Path, most: int = 3) -> str:

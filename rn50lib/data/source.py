@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import glob
 import os
-import re
-from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,7 +20,6 @@ from rn50lib.data.classes import (
     Classes,
     check_agreement,
     read_class_names,
-    read_list,
     unnamed,
 )
 from rn50lib.data.recordfile import RecordError, disk_cache
@@ -50,7 +47,6 @@ from rn50lib.errors import UserError
 from rn50lib.files import NAMES
 
 VERIFY = ("verify",)  # the remedy of an image that cannot be used: others may be like it
-_ANNEX_POINTER = re.compile(rb"[./]*(git/)?annex/objects/")  # or a link checked out as text
 OPEN_SHARDS = 64  # at the same time: each takes a file descriptor
 
 
@@ -123,36 +119,6 @@ def open_source(root: str | os.PathLike, split: str, data_format: str = "auto") 
     return _form(root, data_format).open(root, split)
 
 
-def classes_of(root: str | os.PathLike, data_format: str = "auto") -> Classes:
-    """Return the classes of a data root; images are opened only if nothing names the classes.
-
-    Raises UserError as ``open_source`` does, and if class folders, lists, `classes.txt`, train and
-    val disagree about the number of a class.
-    """
-    root = _check_root(root)
-    form = _form(root, data_format if data_format in _forms(root) else "auto")
-    stated = _stated_classes(root, form)
-    if stated and (classes := _agreed(root, stated)).known:
-        return classes
-    folder = form.find(root) or root
-    splits = [split for split in SPLITS if form.holds(folder, split)]
-    return _agreed(root, [form.open(root, split).classes for split in splits])
-
-
-def count_images(root: str | os.PathLike, split: str, data_format: str, enough: int) -> int:
-    """Return the number of images of a split; of class folders, stop counting at `enough`."""
-    root = _check_root(root)
-    form = _form(root, data_format)
-    if form is not FileSource:
-        return len(form.open(root, split))
-    found = 0
-    for name in _class_folders(root, split)[0]:
-        found += len(list_folder(root / split / name).images)
-        if found >= enough:
-            break
-    return found
-
-
 def format_for_tensorflow(root: str | os.PathLike) -> str:
     """Return which form of a data set TensorFlow reads. Raise UserError if it reads none."""
     forms = _forms(Path(root)) or ["files"]
@@ -169,20 +135,10 @@ def format_for_tensorflow(root: str | os.PathLike) -> str:
 
 
 def _check_root(root: str | os.PathLike) -> Path:
-    if re.match(r"[a-z0-9]{2,}:/", os.fspath(root)):
-        raise UserError(
-            f"--data-root {root}: this is an address, and data is read from folders; download it,"
-            " or mount it, and pass the folder"
-        )
-    root = Path(root)
-    if root.exists() and not root.is_dir():
-        raise UserError(
-            f"--data-root {root}: this is a file; pass the folder that holds the data, after"
-            " unpacking it if it is an archive"
-        )
-    if not root.is_dir():
-        raise UserError(f"--data-root {root}: this folder is missing", ("draw", root))
-    return root
+    if not Path(root).is_dir():
+        problem = f"--data-root {root} is not a folder: pass the one that holds the data"
+        raise UserError(problem, ("draw",) if Path(root).exists() else ("draw", root))
+    return Path(root)
 
 
 def _forms(root: Path) -> list[str]:
@@ -208,10 +164,9 @@ def _form(root: Path, data_format: str) -> type[Source]:
 
 
 def _stated_classes(root: Path, form: type[Source]) -> list[Classes]:
-    """Return what lists, `classes.txt` and class folders state about the classes of a data root."""
+    """Return what `classes.txt` and class folders state about the classes of a data root."""
     place = form.find(root) or root
-    found = [read_list(place / f"{split}.lst")[0] for split in SPLITS if form is RecordSource]
-    found += [read_class_names(folder) for folder in dict.fromkeys((place, root))]
+    found = [read_class_names(folder) for folder in dict.fromkeys((place, root))]
     if not any(found) and root.name in ("records", "tfrecord"):
         found.append(read_class_names(root.parent))
     for split in SPLITS:
@@ -233,23 +188,6 @@ def _check_labels(root: Path, form: type[Source], path: Path, labels: np.ndarray
             f"{path}: an image has the label {count - 1}, which is not a class; pack again"
         )
     return _agreed(root, [*_stated_classes(root, form), unnamed(count, path, seen=True)])
-
-
-def _check_list(path: Path, labels: np.ndarray) -> None:
-    """Raise UserError if records were not packed from the list next to them.
-
-    A class may have fewer images than in the list, because bad ones can be skipped.
-    """
-    path_lst = path.with_suffix(".lst")
-    if not (listed := read_list(path_lst)[1]):
-        return
-    packed = Counter(labels.tolist())
-    for label in sorted(listed | packed):
-        if packed[label] > listed[label] or not packed[label]:
-            raise UserError(
-                f"{path} was not packed from {path_lst}: it holds {packed[label]:,} images of class"
-                f" {label}, the list {listed[label]:,}; pack the images again, or remove the list"
-            )
 
 
 # -- class folders -------------------------------------------------------------------------------
@@ -293,26 +231,7 @@ class FileSource(Source):
                 f"{left_out.note}"
             )
         labels = np.repeat(np.arange(len(classes), dtype=np.int32), [*map(len, images)])
-        source = cls(root, root / split, labels, classes, np.array(paths), left_out=left_out)
-        refuse_no_image(source.name(0), source.read(0))  # a folder of pointers is seen here
-        return source
-
-
-def refuse_no_image(name: str, data: bytes) -> None:
-    """Raise UserError, with the `name` of the image, if it is empty or a pointer."""
-    if not data:
-        raise UserError(f"{name}: this image has no bytes; copy it again or remove it", VERIFY)
-    if pointer := describe_pointer(data):
-        raise UserError(f"{name}: this is {pointer}")
-
-
-def describe_pointer(data: bytes) -> str | None:
-    """Return what a version control system left in place of an image; None if it did not."""
-    if data.startswith(b"version https://git-lfs"):
-        return "a git-LFS pointer, not the image; `git lfs pull` fetches the images"
-    if _ANNEX_POINTER.match(data):
-        return "a git-annex pointer, not the image; `git annex get` fetches the images"
-    return None
+        return cls(root, root / split, labels, classes, np.array(paths), left_out=left_out)
 
 
 def _class_folders(root: Path, split: str) -> tuple[Classes, LeftOut]:
@@ -341,11 +260,12 @@ def _images_of(folder: Path, name: str, left_out: LeftOut) -> list[str]:
             " layout is train/CLASS/*.jpg, with nothing deeper. Move its images up, or the folder"
             " out"
         )
-    listing.count_left_out(left_out, folder / name, name)
+    for entry, reason in listing.left_out:
+        left_out.add(reason, os.path.join(name, entry))
     if not listing.images and folder.name == "train":
         raise UserError(
-            f"{folder / name}: this class has no images to train on; add some, or remove the folder"
-            " from train and val"
+            f"{folder / name}: this class has no images to train on{left_out.note}; add some, or"
+            " remove the folder from train and val"
         )
     if not listing.images:
         left_out.add(EMPTY, name)
@@ -384,7 +304,6 @@ class RecordSource(Source):
             raise RecordError(problem, remedy=("pack", path.with_suffix(""), root / split))
         reader = Reader(path)
         labels = reader.labels()
-        _check_list(path, labels)
         return cls(root, path, labels, _check_labels(root, cls, path, labels), reader)
 
 

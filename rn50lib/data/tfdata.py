@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -47,8 +46,6 @@ ACCURATE = {"dct_method": "INTEGER_ACCURATE", "fancy_upscaling": True}
 FAST = {"dct_method": "INTEGER_FAST", "fancy_upscaling": False}  # for training
 RATIOS = (1, 2, 4, 8)  # libjpeg decodes at 1 / ratio of the size for little more than the reading
 
-Numbers = Callable[[int], np.ndarray]  # the images of a batch, by its step
-
 as_written = tf.autograph.experimental.do_not_convert
 """The stages hold no Python loops or branches over tensors, which TensorFlow would look for."""
 
@@ -78,7 +75,7 @@ class TfData:
 
     def epoch(self, epoch: int, skip: int = 0) -> Iterator[Batch]:
         rows, valid = self.sampler.rows(epoch, skip)
-        return self._batches(epoch, self._files(rows.ravel()), valid, rows.__getitem__)
+        return self._batches(epoch, self._files(rows.ravel()), valid, rows)
 
     def close(self) -> None:
         """Do nothing: tf.data has no processes to end."""
@@ -96,16 +93,17 @@ class TfData:
         return files.map(read, **self.parallel)
 
     def _batches(
-        self, epoch: int, stored: tf.data.Dataset, valid: np.ndarray, numbers: Numbers
+        self, epoch: int, stored: tf.data.Dataset, valid: np.ndarray, rows: np.ndarray | None = None
     ) -> Iterator[Batch]:
-        """Yield the batches of `stored` images; `numbers` serves to find a bad one."""
+        """Yield the batches of `stored` images; `rows` are their numbers, if the order is known."""
         step = 0
         try:
             for images, labels in self._dataset(epoch, stored):
                 yield self._filled(images, labels, int(valid[step]))
                 step += 1
         except tf.errors.OpError as error:
-            raise self._explain(error, epoch, step, numbers) from error
+            suspects = [] if rows is None else np.sort(rows[step]).tolist()
+            raise self._explain(error, epoch, suspects) from error
         for count in valid[step:].tolist():  # other ranks have validation images left
             if count:
                 raise UserError(
@@ -226,29 +224,28 @@ class TfData:
             labels = tf.pad(labels, [[0, missing]])
         return Batch(images, labels, valid)
 
-    def _explain(
-        self, error: tf.errors.OpError, epoch: int, step: int, numbers: Numbers
-    ) -> Exception:
-        """Return the error that names the record because of which batch `step` failed.
+    def _explain(self, error: tf.errors.OpError, epoch: int, suspects: list[int]) -> Exception:
+        """Return the error that names the image of `suspects` because of which a batch failed.
 
         What Python raised is returned unchanged: a UserError, or a mistake in a learner's function.
         """
         if self.error is not None:
             return self.error
-        for number in np.sort(numbers(step)):
+        for number in suspects:
             try:
-                data = self.source.read(int(number))
-                self.decoder.decode_crop(data, epoch, int(number))  # by Pillow
-                self._decode(data, 0, self._sample(epoch, number[None], [data])[0])
+                data = self.source.read(number)
+                self.decoder.decode_crop(data, epoch, number)  # by Pillow
+                self._decode(data, 0, self._sample(epoch, np.array([number]), [data])[0])
             except UserError as bad:
                 return bad
             except tf.errors.OpError as reason:
                 return UserError(
-                    f"{self.source.name(int(number))}: TensorFlow does not decode this image"
+                    f"{self.source.name(number)}: TensorFlow does not decode this image"
                     f" ({first_line(reason)}); save it again as a JPEG, or use --backend torch"
                 )
         return UserError(
-            f"{self.source.path}: TensorFlow cannot make a batch of its images: {first_line(error)}"
+            f"{self.source.path}: TensorFlow cannot read an image of it: {first_line(error)}",
+            ("verify", self.source.root),
         )
 
 
@@ -272,15 +269,9 @@ class TfRecordStream(TfData):
 
     def epoch(self, epoch: int, skip: int = 0) -> Iterator[Batch]:
         size, ranges = self.sampler.batch_size, self._ranges(epoch)
-        records = self._records(epoch, ranges)
         valid = np.clip(ranges[:, 2].sum() - size * np.arange(self.steps), 0, size)
-
-        def numbers(step: int) -> np.ndarray:
-            """Read the same streams again up to there."""
-            again = records.skip(step * size).take(size).with_options(self._options())
-            return np.array([number.numpy() for number, _ in again], np.int64)
-
-        return self._batches(epoch, records.map(self._parse, **self.parallel), valid, numbers)
+        records = self._records(epoch, ranges).map(self._parse, **self.parallel)
+        return self._batches(epoch, records, valid)
 
     def _ranges(self, epoch: int) -> np.ndarray:
         """Return what this rank reads, int64 (k, 3): shard, records to skip, records to take."""
@@ -317,16 +308,3 @@ class TfRecordStream(TfData):
         }
         found = tf.io.parse_single_example(record, features)
         return number, found[IMAGE], tf.cast(found[LABEL], tf.int32) - 1
-
-    def _explain(
-        self, error: tf.errors.OpError, epoch: int, step: int, numbers: Numbers
-    ) -> Exception:
-        """Find a damaged record by the offset that TensorFlow gives, without naming the shard."""
-        if not isinstance(error, tf.errors.DataLossError):
-            return super()._explain(error, epoch, step, numbers)
-        found = re.search(r"record at (\d+)", error.message)  # of the record or of its data
-        offset = int(found[1]) if found else -1
-        suspects = np.flatnonzero(np.isin(self.shards.offsets, (offset, offset - 12)))
-        return self.decoder.find_bad(epoch, suspects) or UserError(
-            f"{self.source.path}: TensorFlow says: {error.message}"
-        )

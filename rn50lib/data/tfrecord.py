@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import struct
+from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,6 @@ SHARDS = {s: f"{prefix}-{'[0-9]' * 5}-of-{'[0-9]' * 5}" for s, prefix in SPLIT_P
 IMAGE, LABEL = "image/encoded", "image/class/label"
 _HEAD = struct.Struct("<QI")
 CRC = struct.Struct("<I")
-KEY = np.frombuffer(b"\x0a\x11" + LABEL.encode(), np.uint8)  # the label's, as an entry holds it
 
 
 def masked_crc(data: bytes) -> int:
@@ -136,62 +136,24 @@ def scan_shards(shards: Sequence[Path]) -> Arrays:
     count from 0 here and from 1 in the records. Raises RecordError for a damaged shard, UserError
     for an example without a label, or if a shard's first has no image.
     """
-    offsets, labels = [], []
+    offsets, labels, firsts = array("q"), array("q"), array("q", [0])  # there may be millions
     for shard in shards:
         reader = TFRecordReader(shard)
-        starts, stops = np.array([*reader.spans()], np.int64).T
         data = memoryview(reader.file.data())
-        found = find_labels(np.frombuffer(data, np.uint8), starts, stops)
-        for i in np.flatnonzero((found < 1) | (found >= 2**31)).tolist():
-            name = f"{shard}: record {i} at offset {starts[i] - _HEAD.size:,}"
-            found[i] = label = example_value(data[starts[i] : stops[i]], name, LABEL)
+        for number, (start, stop) in enumerate(reader.spans()):
+            offset, example = start - _HEAD.size, data[start:stop]
+            name = f"{shard}: record {number} at offset {offset:,}"
+            label = example_value(example, name, LABEL)
             if not 1 <= label < 2**31:
                 problem = f"{name}: the label is {label}, but labels count from 1"
                 raise UserError(problem, ("write_shards",))
-        # foreign shards: here, not in a loader's worker after the first step has started
-        example_value(data[starts[0] : stops[0]], f"{shard}: record 0 at offset 0", IMAGE)
-        offsets.append(starts - _HEAD.size)
-        labels.append(found - 1)
-    firsts = np.cumsum([0, *map(len, offsets)], dtype=np.int64)
-    return {"offsets": np.concatenate(offsets), "labels": np.concatenate(labels), "firsts": firsts}
-
-
-def find_labels(data: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
-    """Return the labels of the Examples in a buffer (uint8) as stored, int64; -1 if not found.
-
-    All are read side by side, one feature of each at a time, and images are skipped. An Example
-    that is not written in the usual way, its label as a packed list, is left to `example_value`.
-    """
-    found = np.full(len(starts), -1)
-    size, at = _numbers_at(data, starts + 1)
-    rows = np.flatnonzero((data.take(starts, mode="clip") == 0x0A) & (at + size == stops))
-    at = at[rows]
-    while len(rows):
-        size, start = _numbers_at(data, at + 1)
-        usual = np.flatnonzero((size > 25) & (size <= 30))  # the label is a number of 1 to 5 bytes
-        first, length = start[usual], size[usual] - 25
-        head = data.take(first[:, None] + np.arange(25), mode="clip")
-        number, end = _numbers_at(data, first + 25)
-        # key; Feature, its list of ints, their bytes: each a tag and a length
-        tags = [np.full_like(length, tag) for tag in (0x12, 0x1A, 0x0A)]
-        parts = np.stack([tags[0], length + 4, tags[1], length + 2, tags[2], length], axis=1)
-        is_label = (head[:, :19] == KEY).all(axis=1) & (head[:, 19:] == parts).all(axis=1)
-        is_label &= end == first + 25 + length
-        found[rows[usual[is_label]]] = number[is_label]
-        at = start + size
-        left = (found[rows] < 0) & (at < stops[rows])
-        left &= data.take(at, mode="clip") == 0x0A
-        rows, at = rows[left], at[left]
-    return found
-
-
-def _numbers_at(data: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the number of up to five bytes at each place, seven bits in each; where it ends."""
-    places = np.arange(5)
-    digits = data.take(at[:, None] + places, mode="clip").astype(np.int64)
-    more = np.cumprod(digits >= 0x80, axis=1).sum(axis=1)
-    number = ((digits & 0x7F) << 7 * places) * (places <= more[:, None])
-    return number.sum(axis=1), at + more + 1
+            if number == 0:  # not in a loader's worker after the first step has started
+                example_value(example, name, IMAGE)
+            offsets.append(offset)
+            labels.append(label - 1)
+        firsts.append(len(offsets))
+    found = {"offsets": offsets, "labels": labels, "firsts": firsts}
+    return {name: np.array(numbers, np.int64) for name, numbers in found.items()}
 
 
 # -- one Example ---------------------------------------------------------------------------------
@@ -202,8 +164,12 @@ EMPTY = memoryview(b"")
 
 def example_value(data: bytes | memoryview, name: str, key: str) -> Any:
     """Return the one value of a feature: an image or a label. Raise UserError for any other."""
+    example: dict[str, memoryview] = {}
     try:
-        example = dict(_features(data))
+        for found, feature in _features(data):
+            example[found] = feature
+            if found == key:
+                break
         values = _values(example.get(key, EMPTY))
     except ValueError as error:
         problem = f"{name}: its data is not a tf.train.Example ({error})"

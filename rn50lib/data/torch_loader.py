@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import multiprocessing.forkserver
-import os
 import signal
 import struct
 import tempfile
@@ -41,7 +40,6 @@ try:
 except ImportError:  # it has no wheel for some machines
     simplejpeg = None
 
-LONGEST_TMPDIR = 70  # bytes: a socket's path has at most 107, and 32 are multiprocessing's
 AHEAD = 4  # batches that each worker makes before they are asked for
 Key = tuple[int, int]  # epoch and image index: augmentation depends on both
 Task = tuple[int | None, list[Key]]  # a batch, and the row of the shared memory to make it in
@@ -173,12 +171,6 @@ def _start_worker(worker: int) -> None:
 
 def _fork_server() -> Any:
     """Return the context of a server that forks workers: it runs no threads, so none can hang."""
-    folder = tempfile.gettempdir()
-    if len(os.fsencode(folder)) > LONGEST_TMPDIR:
-        raise UserError(
-            f"TMPDIR {folder} is too long for the sockets of the loader's workers: set it to a path"
-            f" of at most {LONGEST_TMPDIR} characters, or use --data-nthreads 0"
-        )
     context = torch.multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["rn50lib.data.torch_loader"])
     if threading.current_thread() is threading.main_thread():
@@ -188,6 +180,11 @@ def _fork_server() -> Any:
         earlier = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
         try:
             multiprocessing.forkserver.ensure_running()
+        except OSError as error:  # such as a path that is too long for a socket
+            raise UserError(
+                f"TMPDIR {tempfile.gettempdir()}: the loader's workers cannot connect there"
+                f" ({error}): set it to another folder, or use --data-nthreads 0"
+            ) from error
         finally:
             for number, handler in earlier.items():
                 signal.signal(number, handler)

@@ -46,11 +46,14 @@ class CudaPrefetcher:
         return images, labels
 
 
+def pinned(tensor: Tensor) -> Tensor:
+    """Return a host tensor in pinned memory, from which a copy to the GPU does not wait."""
+    return tensor if tensor.is_cuda or tensor.is_pinned() else tensor.pin_memory()
+
+
 def to_gpu(tensor: Tensor) -> Tensor:
-    """Copy a tensor from pinned memory, the only copy that overlaps other work."""
-    if tensor.device.type == "cpu" and not tensor.is_pinned():
-        tensor = tensor.pin_memory()
-    return tensor.to("cuda", non_blocking=True)
+    """Copy a tensor to the GPU while other work goes on."""
+    return pinned(tensor).to("cuda", non_blocking=True)
 
 
 class Queue:

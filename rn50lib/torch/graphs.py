@@ -7,7 +7,6 @@ addresses, so a graph keeps its inputs, its outputs and whatever its function re
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -18,7 +17,6 @@ from rn50lib.config import TrainConfig
 from rn50lib.errors import UserError, first_line
 
 GRAPH_WARM_UP = 3  # calls before one is captured: cuDNN chooses its kernels
-SHAPES = 4  # graphs that are kept, each with its own activations
 
 
 def check(device: str, config: TrainConfig) -> None:
@@ -45,47 +43,27 @@ class Replayed:
 
     The function may change tensors in place (a training step does), but it must not wait for the
     device, and must do the same whenever it is called. The tensors that a call returns are valid
-    until the next call. Without memory for a graph, one line says so and every call runs as
-    written. Raises UserError if the function cannot be captured.
-
-    Args:
-        function: Takes tensors on the GPU and returns a tuple of them.
-        what: The name of the work, for that line.
-        undo: Drops what a capture without memory has left, such as gradients.
+    until the next call. Raises UserError if the function cannot be captured.
     """
 
-    def __init__(
-        self,
-        function: Callable[..., tuple[Tensor, ...]],
-        what: str,
-        undo: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.function, self.what, self.undo = function, what, undo
+    def __init__(self, function: Callable[..., tuple[Tensor, ...]]) -> None:
+        self.function = function
         self.calls: dict[tuple, int] = {}  # by shapes and types of the inputs
         self.captured: dict[tuple, Captured] = {}
         self.stream = torch.cuda.Stream()
-        self.works = True
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Return what the function returns; inputs in pinned memory are copied without waiting."""
         key = tuple((tensor.shape, tensor.dtype) for tensor in inputs)
         if key not in self.captured:
             self.calls[key] = self.calls.get(key, 0) + 1
-            if not self.works or self.calls[key] <= GRAPH_WARM_UP:
+            if self.calls[key] <= GRAPH_WARM_UP:
                 return self.warm_up(inputs)
-            full = ""
             try:
                 self.captured[key] = self.capture(inputs)
-            except torch.OutOfMemoryError as error:
-                full = first_line(error)
             except RuntimeError as error:  # the end of the capture fails, too, after the cause
                 cause = first_line(error.__context__ or error)
                 raise UserError(f"--set cuda_graph=true: {cause}; leave it out") from error
-            if full:  # only now: the error holds the activations of the failed capture
-                self.give_up(full)
-                return self.warm_up(inputs)
-            while len(self.captured) > SHAPES:
-                del self.captured[next(iter(self.captured))]  # the oldest
         graph, static, outputs = self.captured[key]
         for tensor, value in zip(static, inputs, strict=True):
             tensor.copy_(value, non_blocking=True)
@@ -114,33 +92,3 @@ class Replayed:
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             outputs = self.function(*static)
         return Captured(graph, static, outputs)
-
-    def give_up(self, cause: str) -> None:
-        """Free what a failed capture has left, and report it in one line."""
-        self.works = False
-        self.undo()
-        self.captured.clear()
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
-        print(
-            f"{self.what}: no CUDA graph, it runs kernel by kernel ({cause})",
-            file=sys.stderr,
-        )
-
-
-class PinnedCopies:
-    """Pinned host memory for each shape: the only memory from which a copy does not wait."""
-
-    def __init__(self) -> None:
-        self.memory: dict[tuple, Tensor] = {}
-
-    def __call__(self, tensor: Tensor) -> Tensor:
-        """Return a copy of a tensor on the host, valid until the next call with its shape."""
-        if tensor.is_cuda or tensor.is_pinned():
-            return tensor
-        key = tensor.shape, tensor.dtype
-        if key not in self.memory:
-            if len(self.memory) == SHAPES:
-                del self.memory[next(iter(self.memory))]  # the oldest
-            self.memory[key] = torch.empty_like(tensor, pin_memory=True)
-        return self.memory[key].copy_(tensor)

@@ -8,11 +8,8 @@ TensorRT.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import logging
-import sys
-import time
 import warnings
 from collections.abc import Callable
 from functools import cache
@@ -31,7 +28,6 @@ from rn50lib.resnet import Network
 from rn50lib.torch.model import ResNet, load_arrays
 
 NEEDS = ("onnx", "onnxscript")  # to write the ONNX file
-CALLS = 8  # by which "auto" times an engine
 
 Compute = Callable[[Tensor], Tensor]
 Run = Callable[[np.ndarray], np.ndarray]  # images (N, size, size, 3) to logits
@@ -197,54 +193,4 @@ def serving(net: Network, arrays: dict[str, np.ndarray], size: int) -> bytes:
     return onnx_of(model, size, decoded=True)
 
 
-# --- the fastest engine ---------------------------------------------------------------------------
-
-
-def auto(model: ResNet, dtype: torch.dtype) -> Compute:
-    """Return the fastest installed engine, as timed on the first batch."""
-    chosen: list[Compute] = []
-
-    def compute(images_NCHW: Tensor) -> Tensor:
-        if not chosen:
-            chosen.append(fastest(model, dtype, images_NCHW))
-        return chosen[0](images_NCHW)
-
-    return compute
-
-
-def fastest(model: ResNet, dtype: torch.dtype, images_NCHW: Tensor) -> Compute:
-    """Return the fastest engine for batches like this one, and print all times."""
-    builders: dict[str, Callable[[ResNet, torch.dtype], Compute]]
-    builders = {"torch": Predictor, "onnxruntime": onnxruntime, "openvino": openvino}
-    if images_NCHW.is_cuda:
-        builders = {"torch": Predictor, "compile": compiled}
-    built, ms, threads = {}, {}, torch.get_num_threads()
-    for name, build in builders.items():
-        with contextlib.suppress(UserError):  # not installed, or not for this precision
-            built[name] = build(model, dtype)
-            ms[name] = best_ms(built[name], images_NCHW)
-            torch.set_num_threads(threads)
-    best = min(ms, key=ms.__getitem__)
-    times = ", ".join(f"{name} {value:.1f} ms" for name, value in ms.items())
-    print(f"engine {best}: a batch of {len(images_NCHW)} takes {times}", file=sys.stderr)
-    if best in ("onnxruntime", "openvino"):
-        torch.set_num_threads(1)
-    return built[best]
-
-
-def best_ms(compute: Compute, images_NCHW: Tensor) -> float:
-    """Return the milliseconds of the fastest of several calls for a batch.
-
-    The threads of another engine, which wait for a while after its last call, slow the first ones.
-    """
-    seconds = []
-    for _ in range(CALLS):
-        begin = time.perf_counter()
-        compute(images_NCHW)
-        if images_NCHW.is_cuda:
-            torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - begin)
-    return 1000 * min(seconds)
-
-
-BUILDERS = {"compile": compiled, "onnxruntime": onnxruntime, "openvino": openvino, "auto": auto}
+BUILDERS = {"compile": compiled, "onnxruntime": onnxruntime, "openvino": openvino}

@@ -114,8 +114,5 @@ class FusedSGD:
                 grad_scale=scaler and scaler.scale,
                 found_inf=scaler and scaler.not_finite,
             )
-        self.drop_gradients()
-
-    def drop_gradients(self) -> None:
         for weight in self.named.values():
             weight.grad = None

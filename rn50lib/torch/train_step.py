@@ -63,7 +63,6 @@ class TorchStep:
         self.inverse_std = 1 / torch.tensor(STD, device=self.device)
         self.sums = torch.zeros(len(SUMS), dtype=torch.float64, device=self.device)
         self.measure = not config.no_metrics
-        self.pinned = graphs.PinnedCopies()  # of images to predict
         self.predictor: Callable[[Tensor], Tensor] | None = None  # a copy of the present weights
         self.replayed: graphs.Replayed | None = None  # its CUDA graph
         self.prefetcher = gpu.CudaPrefetcher() if self.device == "cuda" else None
@@ -75,9 +74,7 @@ class TorchStep:
         if config.cuda_graph:
             graphs.check(self.device, config)
             if self.grad_accum_steps == 1:
-                self.run = graphs.Replayed(
-                    self.prepare_and_compute, "training step", self.optimizer.drop_gradients
-                )
+                self.run = graphs.Replayed(self.prepare_and_compute)
 
     def fetch(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return uint8 images (NHWC) and int64 labels on the device."""
@@ -227,12 +224,12 @@ class TorchStep:
         stored = torch.as_tensor(images)
         with gpu.explain_errors(self.config, training=False):
             if self.device == "cuda":
-                stored = self.pinned(stored)
+                stored = gpu.pinned(stored)
             if not self.config.cuda_graph:
                 stored = stored.to(self.device, non_blocking=True)
                 return self.probabilities(stored)[0].cpu().numpy()
             if self.replayed is None:
-                self.replayed = graphs.Replayed(self.probabilities, "prediction")
+                self.replayed = graphs.Replayed(self.probabilities)
             return self.replayed(stored)[0].cpu().numpy()
 
     def versions(self) -> dict[str, str]:

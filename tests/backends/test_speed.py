@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -228,7 +227,6 @@ def test_a_prediction_is_captured_again_when_the_weights_change(monkeypatch: Any
 
     monkeypatch.setattr(graphs, "check", lambda device, config: None)
     monkeypatch.setattr(graphs, "Replayed", Frozen)
-    monkeypatch.setattr(graphs, "PinnedCopies", lambda: lambda tensor: tensor)
     plain, fast = build("torch"), build("torch", cuda_graph=True)
     images = batch(4).images
     for validates in (False, True):
@@ -237,47 +235,6 @@ def test_a_prediction_is_captured_again_when_the_weights_change(monkeypatch: Any
             if validates:  # which makes a copy of the weights for predictions
                 step.eval_step(batch(8))
         np.testing.assert_allclose(fast.predict(images), plain.predict(images), atol=1e-5)
-
-
-def fail_to_capture(monkeypatch: Any, capture: Callable[..., Any]) -> None:
-    """Let `graphs.Replayed` work without a GPU until it captures, which `capture` then does."""
-    import torch
-
-    from rn50lib.torch import graphs
-
-    for name in ("Stream", "synchronize", "empty_cache"):
-        monkeypatch.setattr(torch.cuda, name, lambda: None)
-    monkeypatch.setattr(graphs.Replayed, "warm_up", lambda self, inputs: self.function(*inputs))
-    monkeypatch.setattr(graphs.Replayed, "capture", capture)
-
-
-@pytest.mark.needs("torch")
-def test_without_memory_for_a_graph_a_step_runs_as_written(monkeypatch: Any, capsys: Any) -> None:
-    import torch
-
-    from rn50lib.torch.graphs import GRAPH_WARM_UP, Replayed
-
-    events: list[str] = []
-    activations: list[weakref.ref[Any]] = []
-
-    def capture(self: Replayed, inputs: Any) -> Any:
-        events.append("capture")
-        made = torch.zeros(1)
-        activations.append(weakref.ref(made))
-        raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 2 GiB")
-
-    def work(x: Any) -> tuple[Any]:
-        assert not any(made() is not None for made in activations), "the memory is still taken"
-        return (2 * x,)
-
-    fail_to_capture(monkeypatch, capture)
-    step = Replayed(work, "the training step", lambda: events.append("undo"))
-    answers = [step(torch.tensor(i))[0].item() for i in range(GRAPH_WARM_UP + 3)]
-    assert answers == [2 * i for i in range(GRAPH_WARM_UP + 3)]
-    assert events == ["capture", "undo"]
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("the training step: no CUDA graph, it runs kernel by kernel (")
-    assert line.endswith("CUDA out of memory.)")
 
 
 @pytest.mark.needs("torch")
@@ -292,8 +249,10 @@ def test_a_step_that_cannot_be_captured_is_refused_with_the_cause(monkeypatch: A
         finally:
             raise RuntimeError("the capture was invalidated")
 
-    fail_to_capture(monkeypatch, capture)
-    step = Replayed(lambda x: (x,), "the training step")
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: None)
+    monkeypatch.setattr(Replayed, "warm_up", lambda self, inputs: self.function(*inputs))
+    monkeypatch.setattr(Replayed, "capture", capture)
+    step = Replayed(lambda x: (x,))
     for _ in range(GRAPH_WARM_UP):
         step(torch.zeros(1))
     with pytest.raises(UserError) as caught:

@@ -249,16 +249,16 @@ def test_bad_sources_get_one_line(tmp_path, name, files, message, error_of):
     assert not (tmp_path / "out").exists()
 
 
-def test_what_is_left_out_is_counted_and_a_lost_class_is_an_error(tmp_path, error_of, capsys):
+def test_what_is_left_out_is_counted(tmp_path, capsys):
     source = tmp_path / "source"
     for wnid, count in zip(WNIDS, TRAIN_IMAGES, strict=True):
         (source / "train" / wnid).mkdir(parents=True)
         for number in range(count):
             name, data = train_image(wnid, number)
             (source / "train" / wnid / name).write_bytes(data)
-    lost = source / "train" / WNIDS[0]
-    (lost / "gone.JPEG").symlink_to("/nowhere/gone.JPEG")
-    (lost / "._a.JPEG").touch()
+    first = source / "train" / WNIDS[0]
+    (first / "gone.JPEG").symlink_to("/nowhere/gone.JPEG")
+    (first / "._a.JPEG").touch()
     (source / "train" / "others").mkdir()
     imagenet.main([str(source), str(tmp_path / "out"), "--jobs", "1"])
     shown = capsys.readouterr().out
@@ -269,11 +269,6 @@ def test_what_is_left_out_is_counted_and_a_lost_class_is_an_error(tmp_path, erro
         "1 folder without the name of an ImageNet class",
     ):
         assert text in shown
-    for image in lost.glob("[!.]*"):
-        image.unlink()
-        image.symlink_to("/nowhere/x.JPEG")
-    error = error_of(imagenet.main, source, tmp_path / "again")
-    assert error.startswith(f"{lost}: this class has no image that can be read")
 
 
 def test_names_and_counts_of_images_are_checked(tmp_path, error_of, capsys):

@@ -280,7 +280,7 @@ def is_a_dangling_link(drawn: Drawn, rng: random.Random) -> None:
 
 
 def has_only_others(drawn: Drawn, rng: random.Random) -> None:
-    (folder,) = some_class(drawn, rng, rng.choice(["train", "val"]))
+    (folder,) = some_class(drawn, rng, "train")
     shutil.rmtree(folder)
     folder.mkdir()
     kind = rng.choice(["{}.webp", "{}.HEIC", "{}", "link"])

@@ -9,7 +9,7 @@ import pytest
 from data_prep import tfrecord
 from data_prep.tfrecordwriter import frame_record, serialize_example
 from rn50lib.data.recordfile import RecordError
-from rn50lib.data.source import classes_of, open_source
+from rn50lib.data.source import open_source
 from tests.records.conftest import refused
 from tests.support import CLASSES, Photos
 
@@ -48,7 +48,7 @@ def test_shards_hold_the_same_images_with_the_same_labels(photos, packed, split)
 def test_shards_are_found_in_usual_places(photos, packed, shards):
     assert open_source(shards, "train").format == "tfrecord"  # the folder itself
     assert open_source(shards.parent, "train").path == shards  # or the one above
-    assert classes_of(shards.parent).names == classes_of(shards).names == CLASSES
+    assert open_source(shards.parent, "train").classes.names == CLASSES
     (shards.parent / "records").symlink_to(photos.records)
     assert open_source(shards.parent, "train").format == "recordio"
     assert open_source(shards.parent, "train", "tfrecord").format == "tfrecord"

@@ -3,7 +3,6 @@
 import gzip
 import pickle
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,10 +10,7 @@ from hypothesis import strategies as st
 from data_prep.tfrecordwriter import format_index, frame_record, serialize_example, write_records
 from rn50lib.data.recordfile import RecordError
 from rn50lib.data.tfrecord import (
-    IMAGE,
-    LABEL,
     TFRecordReader,
-    find_labels,
     find_shards,
     parse_example,
 )
@@ -120,29 +116,3 @@ def test_unpacked_numbers_are_read():
     entry = bytes([0x0A, 1]) + b"a" + bytes([0x12, len(feature)]) + feature
     features_ = bytes([0x0A, len(entry)]) + entry
     assert parse_example(bytes([0x0A, len(features_)]) + features_) == {"a": [1, 300]}
-
-
-def varint(number: int) -> bytes:
-    low = bytes([number & 0x7F | (0x80 if number > 0x7F else 0)])
-    return low + varint(number >> 7) if number > 0x7F else low
-
-
-def test_labels_are_found_side_by_side_in_any_order(shard):
-    """Only the label that is a separate field is left to the reader of single Examples."""
-    label_as_field = bytes.fromhex("1a03 08ac02")
-    text = LABEL.encode()
-    entry = b"".join([b"\x0a", varint(len(text)), text, b"\x12\x05", label_as_field])
-    bodies, wanted = [b"\x0a" + varint(len(entry)) + entry], [-1]
-    for label in (1, 127, 128, 70_000, 2**31 - 1):
-        for size in (0, 1, 100, 127, 128, 20_000):
-            values = {"a": [3, 300], LABEL: label, IMAGE: b"\x0a" * size, "text": text}
-            entries = [serialize_example({key: value}) for key, value in values.items()]
-            entries = [one[2 + (len(one) > 129) + (len(one) > 16386) :] for one in entries]
-            bodies += [b"".join(entries[turn:] + entries[:turn]) for turn in range(4)]
-            wanted += [label] * 4
-    examples = [b"\x0a" + varint(len(body)) + body for body in bodies]
-    shard.write_bytes(b"".join(map(frame_record, [*examples, b"", b"\x0a", b"no example"])))
-    starts, stops = np.array([*TFRecordReader(shard).spans()]).T
-    data = np.frombuffer(shard.read_bytes(), np.uint8)
-    assert find_labels(data, starts, stops).tolist() == [*wanted, -1, -1, -1]
-    assert [parse_example(example)[LABEL][0] for example in examples] == [300, *wanted[1:]]

@@ -94,7 +94,8 @@ def test_gpus_and_their_driver(run_cli) -> None:
     _, found = found_by(run_cli, "--quick", **cards, CUDA_VISIBLE_DEVICES="2,3")
     assert {"gpu2", "gpu3", "hidden"} <= set(found) and "2 of 4" in found["hidden"]["what"]
     mig = fake.A100 | fake.slices(("3g.40gb", 40, "MIG-7c3e4d5f-0000-1111"))
-    _, found = found_by(run_cli, "--quick", **fake.environment([mig]))
+    slice_of = fake.environment([mig]) | {"CUDA_VISIBLE_DEVICES": "MIG-7c3e4d5f-0000-1111"}
+    _, found = found_by(run_cli, "--quick", **slice_of)
     assert "MIG 3g.40gb, 40 GiB" in found["gpu0"]["what"]
     mismatch = fake.environment(fails="Driver/library version mismatch")
     _, found = found_by(run_cli, "--quick", **mismatch)

@@ -1,4 +1,4 @@
-"""A number means the same class in folders, lists, records, shards, `classes.txt` and checkpoints,
+"""A number means the same class in folders, records, shards, `classes.txt` and checkpoints,
 or nothing is trained, scored or predicted.
 """
 
@@ -79,27 +79,22 @@ STALE: dict[str, tuple[str, Callable[[Path], Any], tuple[str, str]]] = {
     "a class is added": (
         "auto",
         lambda root: photos(root, "amber"),
-        ("class 0 is 'apple' in {root}/records/train.lst", "'amber' in {root}/train (4 classes)"),
+        ("class 0 is 'apple' in {root}/records/classes.txt", "'amber' in {root}/train (4 classes)"),
     ),
     "a class is renamed": (
         "auto",
         lambda root: rename(root, pear="zucchini"),
-        ("class 1 is 'pear' in {root}/records/train.lst", "'plum' in {root}/train"),
+        ("class 1 is 'pear' in {root}/records/classes.txt", "'plum' in {root}/train"),
     ),
     "shards of other folders": (
         "tfrecord",
         lambda root: rename(root, apple="quince"),
         ("class 0 is 'apple' in {root}/tfrecord/classes.txt", "'pear' in {root}/train"),
     ),
-    "a list with shifted labels": (
-        "recordio",
-        lambda root: swap_lines(root / "records/val.lst", ("\t0.0", "\t1.0"), ("\t1.0", "\t0.0")),
-        ("class 0 is 'apple' in {root}/records/train.lst", "'pear' in {root}/records/val.lst"),
-    ),
     "names in another order": (
         "recordio",
         lambda root: swap_lines(root / "records/classes.txt", ("apple", "plum"), ("plum", "apple")),
-        ("class 0 is 'apple' in {root}/records/train.lst", "'plum' in {root}/records/classes.txt"),
+        ("class 0 is 'plum' in {root}/records/classes.txt", "'apple' in {root}/train"),
     ),
     "classes.txt of something else": (
         "files",
@@ -149,18 +144,6 @@ def test_labels_without_names_are_compared_by_their_number(tmp_path: Path, rn50:
     }  # fmt: skip
     (root / "classes.txt").write_text("1\ta\n2\tb\n3\tc\n")
     assert f"{root}/classes.txt: the class numbers should be 0 to 2" in rn50(*run).error
-
-
-def test_records_of_an_earlier_list_are_named(packed: Path, tmp_path: Path, rn50: Run) -> None:
-    root = tmp_path / "records"
-    shutil.copytree(packed / "records", root)
-    for file in (root / "train.lst", root / "val.lst", root / "classes.txt"):
-        file.unlink()
-    images = photos(tmp_path / "new", "amber", *NAMES)
-    for split in ("train", "val"):  # and then forget to pack
-        im2rec.main(["--list", "--recursive", str(root / split), str(images / split)])
-    error = rn50("train", "--data-root", root, *TINY, "-e", "1").error
-    assert f"{root}/train.rec was not packed from {root}/train.lst" in error
 
 
 # -- im2rec --------------------------------------------------------------------------------------

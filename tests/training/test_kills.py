@@ -29,13 +29,16 @@ LARGE = pytest.mark.acceptance
 FLAGS = (*TINY, "-e", "4", "--warmup-epochs", "2", "--lr-step-epochs", "3", "--lr", "0.4")
 FILES = ("--model-prefix", "m", "--report", "r.json", "--run-dir", "run")
 
-# A logger that sends its own process a signal at a reading that no clock would hit.
+# An override that sends its own process a signal at a reading that no clock would hit.
 HOOK = """
 import os, signal
+from rn50lib.progress import Progress
+from rn50lib.recipe import learning_rate as schedule
 
 number, *point = os.environ["SIGNAL_AT"].split()
 
-def watch(line):
+def watch(self, line, write=Progress._write):
+    write(self, line)
     if [str(line.get(key)) for key in ("phase", "epoch", "step")] == point:
         os.kill(os.getpid(), int(number))
 
@@ -44,6 +47,7 @@ def replace(source, target, rename=os.replace):
         os.kill(os.getpid(), int(number))
     rename(source, target)
 
+Progress._write = watch
 if not point:
     os.replace = replace
 """
@@ -62,7 +66,7 @@ def signalled(
     (folder / "hook.py").write_text(HOOK)
     return subprocess.run(
         [*launch.program("train"), "--data-root", str(photos.root), *FLAGS, *files, *flags,
-         "--disp-batches", "1", "--logger", "hook.py:watch"],
+         "--disp-batches", "1", "--override", "schedule=hook.py:schedule"],
         cwd=folder, env=clean_environment(SIGNAL_AT=f"{number} {point}"), capture_output=True,
         text=True, timeout=300,
     )  # fmt: skip

@@ -82,7 +82,7 @@ def test_schedule(with_override: Callable[..., Path]) -> None:
 @pytest.mark.needs("torch")
 def test_shard(with_override: Callable[..., Path]) -> None:
     code = "def shard(order, rank, size, batch):\n    return order[: 2 * batch].reshape(2, batch)"
-    folder = with_override("shard", code, "--logger", "tensorboard")
+    folder = with_override("shard", code)
     lines = [json.loads(line) for line in (folder / "progress.jsonl").read_text().splitlines()]
     assert {line["steps"] for line in lines if line["phase"] == "train"} == {2}
 

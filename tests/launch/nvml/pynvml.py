@@ -4,8 +4,6 @@ import json
 import os
 from types import SimpleNamespace
 
-NVML_DEVICE_MIG_ENABLE = 1
-
 
 class NVMLError(Exception):
     pass
@@ -46,8 +44,14 @@ def nvmlDeviceGetCount():
 
 
 def nvmlDeviceGetHandleByIndex(index):
+    if index >= nvmlDeviceGetCount():
+        raise NVMLError("Invalid Argument")
     gpu = scenario()["gpus"][index]
-    return {"uuid": f"GPU-{index}a7c1e2d-0000-1111-2222-333344445555", "used": 3} | gpu
+    return {
+        "index": index,
+        "uuid": f"GPU-{index}a7c1e2d-0000-1111-2222-333344445555",
+        "used": 3,
+    } | gpu
 
 
 def nvmlDeviceGetHandleByUUID(uuid):
@@ -55,7 +59,7 @@ def nvmlDeviceGetHandleByUUID(uuid):
         device = nvmlDeviceGetHandleByIndex(index)
         for handle in (device, *map(dict, device.get("slices", ()))):
             if handle["uuid"] == uuid:
-                return {"used": 0} | handle
+                return {"used": 0, "of": device} | handle
     raise NVMLError_NotFound
 
 
@@ -77,17 +81,9 @@ def nvmlDeviceGetCudaComputeCapability(handle):
     return handle["capability"]
 
 
-def nvmlDeviceGetMigMode(handle):
-    if "slices" not in handle:
-        raise NVMLError("Not Supported")
-    return 1, 1
+def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle):
+    return handle["of"]
 
 
-def nvmlDeviceGetMaxMigDeviceCount(handle):
-    return 7
-
-
-def nvmlDeviceGetMigDeviceHandleByIndex(handle, number):
-    if number >= len(handle["slices"]):
-        raise NVMLError_NotFound
-    return handle["slices"][number]
+def nvmlDeviceGetIndex(handle):
+    return handle["index"]
