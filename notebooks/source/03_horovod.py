@@ -76,19 +76,31 @@ for name, norm in {
 #
 # ## How do workers add up their gradients?
 #
-# If all sent them to worker 0, its link would become the bottleneck. An **all-reduce** gives every worker the sum. In a *ring*, all links are equally busy: every worker cuts its gradients into as many chunks as there are workers, and sends only to its neighbour. In the *reduce-scatter*, the chunks travel around the ring and are added up; in the *all-gather*, the finished sums travel around once more. The next cell follows chunk 0 of four workers: each column shows whose gradients a worker has in it. **Predict** how many steps it takes until all have the sum.
+# If all sent them to worker 0, its link would become the bottleneck. An **all-reduce** gives every worker the sum. In a *ring*, all links are equally busy: every worker cuts its gradients into as many chunks as there are workers, and sends only to its neighbour. In the *reduce-scatter*, the chunks travel around the ring and are added up; in the *all-gather*, the finished sums travel around once more. The next cell follows chunk 0 of four workers, or as many as you set: each column shows whose gradients a worker has in it. **Predict** how many steps it takes until all have the sum.
 
 # %%
-n = 4
-chunk = [str(worker) for worker in range(n)]
-print("begin: ", *(f"{held:>8}" for held in chunk))
-for step in range(2 * (n - 1)):
-    sender, receiver = step % n, (step + 1) % n
-    if step < n - 1:  # reduce-scatter: add what arrives
-        chunk[receiver] = chunk[sender] + "+" + chunk[receiver]
-    else:  # all-gather: keep it
-        chunk[receiver] = chunk[sender]
-    print(f"step {step}:", *(f"{held:>8}" for held in chunk))
+from IPython.display import Pretty, display
+from ipywidgets import IntSlider
+
+
+def follow(n):
+    """Return whose gradients are in chunk 0 of each of `n` workers, step by step."""
+    chunk = [str(worker) for worker in range(n)]
+    lines = [["begin:", *chunk]]
+    for step in range(2 * (n - 1)):
+        sender, receiver = step % n, (step + 1) % n
+        if step < n - 1:  # reduce-scatter: add what arrives
+            chunk[receiver] = chunk[sender] + "+" + chunk[receiver]
+        else:  # all-gather: keep it
+            chunk[receiver] = chunk[sender]
+        lines.append([f"step {step + 1}:", *chunk])
+    return "\n".join(" ".join(f"{part:<{max(9, 2 * n)}}" for part in line) for line in lines)
+
+
+ring = display(Pretty(follow(4)), display_id=True)
+workers = IntSlider(4, 2, 8, description="workers")
+workers.observe(lambda change: ring.update(Pretty(follow(change.new))), "value")
+workers
 
 # %% [markdown]
 # The other chunks travel at the same time, each one worker behind the next. Each worker sends one chunk per step, so `2 (n − 1) / n` times the gradients' size, always less than twice: 153 MB with 4 workers, 179 with 8. Patarasuk and Yuan (2009) showed that no algorithm in which the workers add can send less. Horovod builds on the ring ([Sergeev and Del Balso, 2018](https://arxiv.org/abs/1802.05799)).

@@ -1,4 +1,4 @@
-"""JupyterLab in a real browser: an exercise is answered wrong, and then right."""
+"""JupyterLab in a real browser: a slider, an exercise answered wrong, and then right."""
 
 from __future__ import annotations
 
@@ -33,6 +33,17 @@ def course(home, repository, browser_page) -> Iterator[Lab]:
             )
     with serve(home / "course", home=home) as address:
         yield Lab(browser_page[0], address)
+
+
+@pytest.mark.acceptance
+def test_slider_of_03_follows_more_workers(course):
+    course.open("notebooks/03_horovod.ipynb")
+    cell = course.run("def follow(n)")
+    text = cell.locator(".jp-OutputArea-output pre").first
+    assert text.inner_text().splitlines()[-1].split() == ["step", "6:", *["0+1+2+3"] * 4]
+    cell.locator(".widget-slider .noUi-handle").first.focus()
+    course.page.keyboard.press("ArrowRight")
+    cell.locator("pre", has_text="step 8:").wait_for()
 
 
 SHARD = """def shard(order, rank, size, batch):
