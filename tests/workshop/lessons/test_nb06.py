@@ -56,7 +56,9 @@ def test_roofline_of_a_v100_is_just_above_the_published_speed(dtype, peak, publi
 ROWS = [(finished, row) for finished, rows in nb06.MISTAKES.items() for row in rows]
 
 
-@pytest.mark.parametrize(("finished", "row"), ROWS, ids=str)
+@pytest.mark.parametrize(
+    ("finished", "row"), ROWS, ids=[f"{name.__name__}-{row[1]}" for name, row in ROWS]
+)
 def test_wrong_function_gets_its_diagnosis(finished, row, capsys):
     wrong, diagnosis, remedy = row
     wrong.__name__ = finished.__name__
