@@ -266,7 +266,8 @@ ax.text(needed, -0.65, f" 8 V100s train {needed:,.0f}", va="center")
 ax.set_xlabel(f"images/s without decoding, {rounds} rounds")
 medians = {name: np.median(values) for name, values in rates.items()}
 slowest = min(medians.values()) / training
-ax.set_title(f"The slowest way reads {slowest:,.3g} × as fast as this machine trains")
+digits = 0 if slowest > 10 else 1
+ax.set_title(f"The slowest way reads {slowest:,.{digits}f} × as fast as this machine trains")
 alt = "; ".join(f"{name}: {rate:,.0f}" for name, rate in medians.items())
 workshop.figure(fig, alt=f"Reading speed in images/s, medians: {alt}")
 for name, values in rates.items():
