@@ -3,7 +3,7 @@
 #
 # How does a model read a million JPEGs? You pack a folder into record files, read them with a class that you write, measure whether packing pays, and detect damage before you train.
 #
-# **Time:** 35 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about a minute to run
+# **Time:** 30 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about a minute to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
