@@ -71,7 +71,6 @@ JPEG = "Image.open(io.BytesIO(r[32 : 8 + length]))"
         (f"{READ}return int(label), {JPEG}", "of type int"),
         (f"{READ}return {JPEG}", "Return two values"),
         (f"{READ}return {JPEG}, label", "int() converts it"),
-        (f"{READ}return Image.open(first), int(label)", "Open the bytes of self.read(i)"),
         (f"{READ}return {JPEG}, struct.unpack_from('<I', r, 8)[0]", "after the flag"),
         (f"{READ.replace('(i)', '(0)')}return {JPEG}, int(label)", "self.read(i)"),
     ],
@@ -85,8 +84,6 @@ def test_reader_of_records_in_01(
     capsys.readouterr()
     names = {"Path": Path, "os": os, "np": np, "struct": struct, "Image": Image, "io": io,
              "nb01": nb01, "data": photos.root}  # fmt: skip
-    _, _, first = Path("records/val.lst").read_text().splitlines()[0].split("\t")
-    names["first"] = photos.root / "val" / first
     execute("01", "class Records", answer, names, tmp_path)
     assert said in capsys.readouterr().out
 
