@@ -438,6 +438,7 @@ takes = (latency + per_byte * np.array(size)).tolist()
 for layer, nbytes, at, seconds in zip(layers, size, full, takes, strict=True):
     print(f"{nbytes / 1e6:4.1f} MB from {layer:15} full after {1e3 * at:6.1f} ms;", end=" ")
     print(f"the message takes {1e3 * seconds:5.1f} ms by the line")
+workshop.trace("ddp.json")
 alone, parts = np.array(run["alone"]), np.array(run["parts"])
 pass_s, (_, waiting, after) = np.median(alone), np.median(parts, axis=0)
 by_model = after_the_pass(full, takes, pass_s, 2)
@@ -446,7 +447,6 @@ print(f"With exchange, ranks wait {1e3 * waiting:.1f} ms for the slowest. After 
 print(f"take {1e3 * after:.1f} ms more (your model: {1e3 * by_model:.1f}, your guess: {guess}).")
 slower = workshop.ratio(parts[:, 0] / alone)
 print(f"Computing with the exchange over without, turn by turn: {slower}")
-workshop.trace("ddp.json")
 
 # %% [markdown]
 # The last layers' gradients leave first. The last message cannot be hidden: nothing is left to compute.
