@@ -97,10 +97,10 @@ def follow(n):
     return "\n".join(" ".join(f"{part:<{max(9, 2 * n)}}" for part in line) for line in lines)
 
 
-ring = display(Pretty(follow(4)), display_id=True)
-workers = IntSlider(4, 2, 8, description="workers")
-workers.observe(lambda change: ring.update(Pretty(follow(change.new))), "value")
-workers
+shown = display(Pretty(follow(4)), display_id=True)
+slider = IntSlider(4, 2, 8, description="workers")
+slider.observe(lambda change: shown.update(Pretty(follow(change.new))), "value")
+slider
 
 # %% [markdown]
 # The other chunks travel at the same time, each one worker behind the next. Each worker sends one chunk per step, so `2 (n − 1) / n` times the gradients' size, always less than twice: 153 MB with 4 workers, 179 with 8. Patarasuk and Yuan (2009) showed that no algorithm in which the workers add can send less. Horovod builds on the ring ([Sergeev and Del Balso, 2018](https://arxiv.org/abs/1802.05799)).
