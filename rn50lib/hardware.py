@@ -143,8 +143,7 @@ def driver(devices: str | None = None) -> Driver:
     try:
         version, cuda = nvml.nvmlSystemGetDriverVersion(), nvml.nvmlSystemGetCudaDriverVersion()
         count = nvml.nvmlDeviceGetCount()
-        words = [*map(str, range(count))] if devices is None else devices.split(",")
-        found = tuple(_read_gpus(nvml, version, words))
+        found = tuple(_read_gpus(nvml, version, count, devices))
     except nvml.NVMLError as error:
         return Driver(problem=str(error))
     finally:
@@ -153,23 +152,37 @@ def driver(devices: str | None = None) -> Driver:
     return Driver(version, (cuda // 1000, cuda % 1000 // 10), found, problem)
 
 
-def _read_gpus(nvml: Any, version: str, words: list[str]) -> Iterator[Gpu]:
-    """Yield the GPUs of these indexes and UUIDs, as CUDA does: up to the first that is not there.
+def _read_gpus(nvml: Any, version: str, count: int, devices: str | None) -> Iterator[Gpu]:
+    """Yield all GPUs, or those of a value of CUDA_VISIBLE_DEVICES, as CUDA does.
 
-    The UUID of a MIG slice is that of a small GPU.
+    CUDA reads indexes and beginnings of UUIDs, up to the first that is not there. The UUID of a MIG
+    slice is that of a small GPU, and a process sees one slice. Raises NVMLError for a lost GPU.
     """
+    words = [*map(str, range(count))] if devices is None else devices.split(",")
     for word in map(str.strip, words):
         try:
-            if word.isdigit():
-                handle = whole = nvml.nvmlDeviceGetHandleByIndex(int(word))
-            else:
-                handle = whole = nvml.nvmlDeviceGetHandleByUUID(word)
+            handle = whole = _handle(nvml, word, count)
             if word.startswith("MIG-"):
                 whole = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
         except nvml.NVMLError:
+            if devices is None:
+                raise
             return
         name, memory, uuid = nvml.nvmlDeviceGetName(handle), 0, nvml.nvmlDeviceGetUUID(handle)
         with contextlib.suppress(nvml.NVMLError):  # a GPU that shares the host's memory
             memory = nvml.nvmlDeviceGetMemoryInfo(handle).total
         capability = tuple(nvml.nvmlDeviceGetCudaComputeCapability(whole))
         yield Gpu(nvml.nvmlDeviceGetIndex(whole), name, memory, capability, version, uuid)
+        if word.startswith("MIG-"):
+            return
+
+
+def _handle(nvml: Any, word: str, count: int) -> Any:
+    """Return the GPU of an index, or of the beginning of a UUID."""
+    if word.isdigit():
+        return nvml.nvmlDeviceGetHandleByIndex(int(word))
+    for index in range(count if len(word) > len("GPU-") else 0):
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        if nvml.nvmlDeviceGetUUID(handle).startswith(word):
+            return handle
+    return nvml.nvmlDeviceGetHandleByUUID(word)  # of a MIG slice

@@ -101,7 +101,7 @@ def test_without_a_gpu_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
         ("-1", []),
         ("2,0", [2, 0]),
         ("1,9,0", [1]),  # CUDA stops at the first that it does not find
-        ("0, GPU-2a7c1e2d-0000-1111-2222-333344445555 ,7", [0, 2]),
+        ("0, GPU-2a7c ,7", [0, 2]),
         ("GPU-", []),
         ("MIG-1a7c1e2d-0000-1111-2222-333344445555", []),
     ],
@@ -126,6 +126,8 @@ def test_a_mig_slice_is_a_gpu(monkeypatch) -> None:
         (gpu,) = hardware.gpus()
         assert (gpu.uuid, gpu.memory, gpu.capability) == (uuid, gib * GIB, (8, 0))
         assert gpu.index == 1
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(uuid for _, _, uuid in SLICES))
+    assert [gpu.uuid for gpu in hardware.gpus()] == [SLICES[0][2]]  # CUDA shows one slice
 
 
 @pytest.mark.needs("gpu")
