@@ -161,7 +161,9 @@ class Dali:
         if bad := decoder.find_bad(epoch, suspects):
             return bad
         problem = f"--loader dali: DALI fails on {self.source.path}: {in_short(error)}"
-        return UserError(f"{problem}; use --loader native", ("verify", self.source.root))
+        return UserError(
+            f"{problem}; use --loader native if no image is damaged", ("verify", self.source.root)
+        )
 
     # -- what is read ------------------------------------------------------------------------------
 

@@ -137,8 +137,12 @@ def open_image(data: bytes, name: str) -> ImageFile.ImageFile:
     except Image.DecompressionBombError:
         raise UserError(f"{name} {TOO_LARGE}", VERIFY) from None
     except Exception as error:  # Pillow raises many types for damaged headers
-        problem = f"{name} is not an image that can be decoded; remove it"
-        raise UserError(problem, VERIFY) from error
+        problem = (
+            "is not an image that can be decoded; remove it" if data else "is empty; remove it"
+        )
+        if data.startswith(b"version https://git-lfs") or b"annex/objects/" in data[:99]:
+            problem = "is a pointer of git-LFS or git-annex: fetch the images (git lfs pull)"
+        raise UserError(f"{name} {problem}", VERIFY) from error
     if opened.format not in FORMATS:
         raise UserError(
             f"{name} is a {opened.format} image, and only JPEG and PNG are read: convert it, or"

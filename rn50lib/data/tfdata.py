@@ -243,8 +243,10 @@ class TfData:
                     f"{self.source.name(number)}: TensorFlow does not decode this image"
                     f" ({first_line(reason)}); save it again as a JPEG, or use --backend torch"
                 )
+        # the last line says which record, or why an image does not decode
+        reason = error.message.strip().splitlines()[-1].strip()
         return UserError(
-            f"{self.source.path}: TensorFlow cannot read an image of it: {first_line(error)}",
+            f"{self.source.path}: TensorFlow cannot read an image of it: {reason}",
             ("verify", self.source.root),
         )
 

@@ -261,7 +261,12 @@ def store(root: Path, data_format: str, images: list[bytes]) -> list[str]:
 @on_each
 @pytest.mark.parametrize(
     ("bad", "problem"),
-    [("cut", "is damaged and does not decode"), ("text", "is not an image")],
+    [
+        ("cut", "is damaged and does not decode"),
+        ("text", "is not an image"),
+        ("empty", "is empty"),
+        ("pointer", "is a pointer of git-LFS"),
+    ],  # fmt: skip
 )
 def test_a_bad_image_is_named(
     tmp_path: Path, loader: str, data_format: str, bad: str, problem: str
@@ -271,7 +276,10 @@ def test_a_bad_image_is_named(
     for i in range(4):
         write_photo(tmp_path / f"{i}.jpg", i, 300, 300)
         images.append((tmp_path / f"{i}.jpg").read_bytes())
-    images[2] = {"cut": images[2][:-700], "text": b"This is not a photo. " * 60}[bad]
+    images[2] = {
+        "cut": images[2][:-700], "text": b"This is not a photo. " * 60, "empty": b"",
+        "pointer": b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12\n",
+    }[bad]  # fmt: skip
     place = store(tmp_path, data_format, images)[2]
     source = open_source(tmp_path, "val", data_format)
     with pytest.raises(UserError) as caught:
