@@ -369,7 +369,10 @@ def best_engine(config: TrainConfig, images: int) -> tuple[str, str]:
     for engine, dtypes in engines.items() if installed.has("onnxscript") else ():
         if installed.has(engine) and config.dtype in dtypes:
             return engine, "the work takes much longer than the engine's start"
-    return "torch", "no engine is installed: pip install onnx onnxscript openvino"
+    return (
+        "torch",
+        f"no engine for {config.dtype} is installed: pip install onnx onnxscript openvino",
+    )
 
 
 def best_compile(config: TrainConfig, machine: Machine, images: int) -> tuple[bool, str]:

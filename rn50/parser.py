@@ -22,6 +22,7 @@ Given = dict[str, Any]  # values by the names of fields, of those that were pass
 
 PRESETS = {f.stem: f for f in sorted(Path(__file__).with_name("configs").glob("*.yaml"))}
 ELSEWHERE = {name: flag for flag in FLAGS.values() for name in flag.also.split()}
+LOGGERS = ("--logger", "--wandb", "--mlflow", "--log-dir", "--tensorboard")
 FIRST_PAGE = """\
 usage: rn50 run [FLAGS]
 
@@ -65,6 +66,8 @@ def answer_to(name: str) -> str | None:
     if field in RARE:
         value = "false" if name.startswith("--no-") else "VALUE"
         return f"pass --set {field}={value}"
+    if name in LOGGERS:
+        return "every run writes progress.jsonl, which docs/commands.md shows in TensorBoard"
     if flag := ELSEWHERE.get(name):
         return f"here it is {flag.option}: {flag.explanation}"
     return None

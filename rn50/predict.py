@@ -101,7 +101,10 @@ def predict(
 
     config = trained_as(prefix, epoch, **values)
     if "engine" not in values:
-        config = replace(config, engine=best_engine(config, len(images))[0])
+        engine, why = best_engine(config, len(images))
+        config = replace(config, engine=engine)
+        if engine != "torch":
+            print(f"engine {engine}: {why}", file=sys.stderr)
     hooks.install(config.override)
     net = config.to_network()
     found = checkpoint.load(prefix, epoch)

@@ -281,8 +281,7 @@ class TrainConfig:
         "first output untimed", needs="model_prefix", also="--auto-resume --no-resume-opt")] = False
     report: Annotated[str | None, Flag(
         "run", "write a JSON report, after every epoch", "host output untimed",
-        also="--log --dllogger-log --log-file --logging-dir --eval-metric --logger --wandb --mlflow"
-        " --logdir --log-dir --tensorboard")] = None
+        also="--log --dllogger-log --log-file --logging-dir --logdir --eval-metric")] = None
     trace: Annotated[str | None, Flag(
         "run", "write a trace of three training steps with torch.profiler, for ui.perfetto.dev",
         "host output untimed torch", metavar="FILE",

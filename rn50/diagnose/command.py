@@ -71,8 +71,10 @@ def candidates(part: str, config: TrainConfig, machine: Machine) -> list[str]:
     return [flags for flags, useful in table[part].items() if useful]
 
 
-def try_change(bench: Bench, asked: Given, config: TrainConfig, part: str, text: str) -> Change:
-    """Predict a change. Raises UserError if it is impossible, or changes nothing here."""
+def try_change(
+    bench: Bench, asked: Given, config: TrainConfig, part: str, text: str
+) -> Change | None:
+    """Predict a change; None if it changes nothing here. Raises UserError if it is impossible."""
     change = parse_change(text)
     changed = {**asked, **change}
     if "data_root" not in change and "num_classes" not in change:  # the same model
@@ -80,7 +82,7 @@ def try_change(bench: Bench, asked: Given, config: TrainConfig, part: str, text:
     other = measured(prepare(changed).config)
     names = {name for name in FLAGS if getattr(config, name) != getattr(other, name)}
     if not names:
-        raise UserError(f"--change {text!r} changes nothing here: the run has it already")
+        return None
     if names <= set(scoped("input")) or names <= set(scoped("step")):
         part = INPUT if names <= set(scoped("input")) else COMPUTE
     predicted = model.together(bench.loader(other), bench.step(other), formula(other))
@@ -149,15 +151,22 @@ def main(argv: list[str]) -> int:
     loader, compute = bench.loader(config), bench.step(config)
     single = bench.without_exchange(config, compute)
     rates = model.Rates(loader, compute, single, bench.both(config), formula(config))
-    bound, changes = model.find_bound(rates), []
-    likely = candidates(bound.part, config, machine())[:MAX_CANDIDATES]
-    for text in extra.change or likely:
+    bound = model.find_bound(rates)
+    changes: list[Change] = []
+    for text in extra.change or candidates(bound.part, config, machine()):
         try:
-            changes.append(try_change(bench, asked, config, bound.part, text))
+            change = try_change(bench, asked, config, bound.part, text)
         except UserError as error:
             if extra.change:
                 raise
             launch.say(f"{text} is left out: {error}")
+            continue
+        if change:
+            changes.append(change)
+        elif extra.change:
+            raise UserError(f"--change {text!r} changes nothing here: the run has it already")
+        if len(changes) == MAX_CANDIDATES and not extra.change:
+            break
     launch.say(f"the runs are in {bench.folder}")
     print(model.verdict(rates, bound, changes, config.backend))
     print("\n".join(["", *table(config, rates)]))
