@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -243,10 +244,11 @@ class TfData:
                     f"{self.source.name(number)}: TensorFlow does not decode this image"
                     f" ({first_line(reason)}); save it again as a JPEG, or use --backend torch"
                 )
-        # the last line says which record, or why an image does not decode
-        reason = error.message.strip().splitlines()[-1].strip()
+        # which record, or why an image does not decode; lines with [[ name nodes of a graph
+        lines = [line for line in error.message.splitlines() if line and "[[" not in line]
+        said = re.sub(r"\{\{.*?\}\} ?", "", lines[-1] if lines else error.message).rstrip(".")
         return UserError(
-            f"{self.source.path}: TensorFlow cannot read an image of it: {reason}",
+            f"{self.source.path}: TensorFlow cannot read an image of it: {said}",
             ("verify", self.source.root),
         )
 
