@@ -18,6 +18,7 @@ from rn50lib.data.scan import (
     LeftOut,
     Listing,
     breaks_lines,
+    check_link,
     list_folder,
 )
 from rn50lib.errors import UserError
@@ -62,6 +63,8 @@ def find_images(root: str, recursive: bool) -> Found:
     for relative, listing in _walk(root):
         files = listing.images
         for name, reason in listing.left_out:
+            if recursive and listing.folders:
+                check_link(Path(root, relative, name), reason)
             found.left_out.add(reason, os.path.join(relative, name))
         if files and recursive and listing.folders and not relative:  # not a class of their own
             found.left_out.add(LOOSE, *files)
