@@ -137,8 +137,11 @@ def format_for_tensorflow(root: str | os.PathLike) -> str:
 
 def _check_root(root: str | os.PathLike) -> Path:
     if not Path(root).is_dir():
-        problem = f"--data-root {root} is not a folder: pass the one that holds the data"
-        raise UserError(problem, ("draw",) if Path(root).exists() else ("draw", root))
+        what = "a file" if Path(root).exists() else "missing"
+        raise UserError(
+            f"--data-root {root} is {what}: pass the folder that holds the data",
+            ("draw", root) if what == "missing" and ":/" not in str(root) else (),
+        )
     return Path(root)
 
 

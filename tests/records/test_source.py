@@ -81,10 +81,15 @@ def test_nested_class_folders(root):
 
 
 def test_a_data_root_that_is_no_folder(tmp_path):
-    archive = tmp_path / "data.zip"
-    archive.touch()
-    for root in (archive, "s3://bucket/data"):
-        assert f"--data-root {root} is not a folder" in refused(root)
+    (tmp_path / "data.zip").touch()
+    ends = ": pass the folder that holds the data"
+    for root, problem in (
+        (tmp_path / "data.zip", "a file"),
+        ("s3://bucket/data", "missing"),  # which no program of ours can draw
+    ):
+        assert refused(root) == f"--data-root {root} is {problem}{ends}"
+    root = tmp_path / "nowhere"
+    assert refused(root).startswith(f"--data-root {root} is missing{ends}; `python -m data_prep")
 
 
 def test_names_that_look_the_same(root):
