@@ -349,6 +349,7 @@ def test_bad_commands_get_one_line(tmp_path, arguments, message, error_of):
     [
         ("touch a.lst", "{t}/images: there is no such folder of images"),
         ("mkdir a.lst", "{t}/a.lst is not a regular file (a folder,"),
+        ("ln -s gone a.lst", "{t}/a.lst: this link leads to gone, which is missing"),
     ],
 )
 def test_packing_without_a_list_or_its_images(tmp_path, script, message, error_of):
