@@ -165,8 +165,9 @@ def read_list(path: str | os.PathLike) -> list[Entry]:
 def classes_of_list(path: Path, entries: list[Entry]) -> Classes | None:
     """Return the classes of the list at `path`; None unless each folder of images is one class."""
     folders = {(entry.labels, os.path.dirname(entry.path)) for entry in entries}
-    if not all(len(labels) == 1 and labels[0] in range(MAX_CLASSES) for labels, _ in folders):
-        return None
+    for labels, _ in folders:
+        if len(labels) != 1 or not labels[0].is_integer() or not 0 <= labels[0] < MAX_CLASSES:
+            return None
     return classes_of_folders(((int(label), folder) for (label,), folder in folders), path)
 
 
