@@ -210,5 +210,5 @@ def other_list(path: Path) -> Path | None:
     for one, other in (("train", "val"), ("val", "train")):
         if path.stem.endswith(one):
             found = path.with_name(f"{path.stem.removesuffix(one)}{other}.lst")
-            return found if found.exists() else None
+            return found if found.is_file() else None
     return None

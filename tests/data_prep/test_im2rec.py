@@ -360,6 +360,13 @@ def test_packing_without_a_list_or_its_images(tmp_path, script, message, error_o
     assert os.listdir(tmp_path) == before
 
 
+def test_a_folder_in_place_of_the_other_list_is_not_read(tree, tmp_path):
+    (tmp_path / "val.lst").mkdir()
+    im2rec.main(["--list", "--recursive", str(tmp_path / "train"), str(tree)])
+    im2rec.main(["--pass-through", str(tmp_path / "train"), str(tree)])
+    assert (tmp_path / "train.rec").exists()
+
+
 def test_odd_folders_are_refused_or_noted(tree, tmp_path, capsys, error_of):
     command = ["--list", "--recursive", str(tmp_path / "a"), str(tree)]
     (tree / "zz" / "up").symlink_to(tree)
