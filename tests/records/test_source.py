@@ -71,6 +71,12 @@ def test_class_names(packed, text):
     assert open_source(packed / "records", "val").classes.names == CLASSES
 
 
+def test_class_names_in_utf16_are_refused(packed):
+    names = packed / "records/classes.txt"
+    names.write_text("Zebra\napple\nstop sign\nähre\n", encoding="utf-16")
+    assert f"{names}: this is not UTF-8" in refused(packed, data_format="recordio")
+
+
 # -- what is wrong, and how it is said -----------------------------------------------------------
 
 
