@@ -116,6 +116,11 @@ def pack_list(
     (transforming) do not decode, unless ``skip_bad`` leaves them out and takes them off the list.
     """
     check_file(path_lst)
+    if path_lst.is_symlink() and not path_lst.exists():
+        raise UserError(
+            f"{path_lst}: this link leads to {os.readlink(path_lst)}, which is missing: put the"
+            " list there, or remove the link"
+        )
     if not path_lst.exists():
         prefix = path_lst.with_suffix("")
         make = as_command(*"python -m data_prep.im2rec --list --recursive".split(), prefix, root)

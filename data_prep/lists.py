@@ -18,6 +18,7 @@ from rn50lib.data.scan import (
     LeftOut,
     Listing,
     breaks_lines,
+    check_link,
     list_folder,
 )
 from rn50lib.errors import UserError
@@ -62,6 +63,8 @@ def find_images(root: str, recursive: bool) -> Found:
     for relative, listing in _walk(root):
         files = listing.images
         for name, reason in listing.left_out:
+            if recursive and listing.folders:
+                check_link(Path(root, relative, name), reason)
             found.left_out.add(reason, os.path.join(relative, name))
         if files and recursive and listing.folders and not relative:  # not a class of their own
             found.left_out.add(LOOSE, *files)
@@ -162,8 +165,9 @@ def read_list(path: str | os.PathLike) -> list[Entry]:
 def classes_of_list(path: Path, entries: list[Entry]) -> Classes | None:
     """Return the classes of the list at `path`; None unless each folder of images is one class."""
     folders = {(entry.labels, os.path.dirname(entry.path)) for entry in entries}
-    if not all(len(labels) == 1 and labels[0] in range(MAX_CLASSES) for labels, _ in folders):
-        return None
+    for labels, _ in folders:
+        if len(labels) != 1 or not labels[0].is_integer() or not 0 <= labels[0] < MAX_CLASSES:
+            return None
     return classes_of_folders(((int(label), folder) for (label,), folder in folders), path)
 
 
@@ -206,5 +210,5 @@ def other_list(path: Path) -> Path | None:
     for one, other in (("train", "val"), ("val", "train")):
         if path.stem.endswith(one):
             found = path.with_name(f"{path.stem.removesuffix(one)}{other}.lst")
-            return found if found.exists() else None
+            return found if found.is_file() else None
     return None

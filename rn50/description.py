@@ -79,11 +79,15 @@ def schedule_remarks(config: TrainConfig) -> list[str]:
 
 
 def check_data(given: Given, config: TrainConfig) -> None:
-    """Raise UserError if the data set that a run here would read is missing or cannot be read."""
+    """Raise UserError if the data set that a run here would read is missing.
+
+    If it is there, `prepare` has opened it.
+    """
     from rn50lib.run_setup import open_sources
 
     root = Path(config.data_root).absolute()
-    if config.loader != "synthetic" and root != built_in_root():  # else a run draws it
+    there = root.exists() or root == built_in_root()  # which a run draws
+    if config.loader != "synthetic" and not there:
         open_sources(replace(config, data_root=given.get("data_root") or config.data_root))
 
 

@@ -153,6 +153,16 @@ def read_trained_classes(file: Path, data: Classes | None) -> Classes:
     return classes
 
 
+def classes_there(root: str) -> Classes:
+    """Return the classes of a data set that may lack one of its splits."""
+    from rn50lib.data.source import open_source
+
+    try:
+        return open_source(root, "train").classes
+    except UserError:
+        return open_source(root, "val").classes
+
+
 def write(to: Output, rows: Sequence[tuple[str, int, np.ndarray]], classes: Sequence[str]) -> None:
     """Write (name, label, probabilities) of each image as .npz.
 
@@ -203,7 +213,7 @@ def main(argv: list[str]) -> int:
         if args.split:
             images = open_source(root, args.split)
             print_sources({args.split: images}, every=False)
-        data = (images if args.split else open_source(root, "train")).classes
+        data = images.classes if args.split else classes_there(root)
     classes = read_trained_classes(checkpoint.path(args.prefix, args.epoch), data)
     names = ("engine", "dtype", "batch_size")
     values = {name: getattr(args, name) for name in names if getattr(args, name) is not None}

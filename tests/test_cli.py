@@ -286,7 +286,7 @@ def test_tensorflow_scores_what_was_trained_in_float16(
 @pytest.mark.parametrize(
     ("argv", "problem"),
     [
-        ("run --data-root nowhere", "nowhere is not a folder"),
+        ("run --data-root nowhere", "nowhere is missing"),
         ("run --data-root broken", "broken"),
         ("run --data-root webp", "webp/train/a: this class has no image"),
         ("run --data-root few --set keep", "--set keep: must be NAME=VALUE"),

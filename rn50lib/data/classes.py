@@ -139,6 +139,8 @@ def read_class_rows(folder: Path) -> list[list[str]] | None:
         data = (folder / "classes.txt").read_bytes()
     except OSError:
         return None
+    if b"\0" in data:
+        raise UserError(f"{folder / 'classes.txt'}: this is not UTF-8 (UTF-16?); save it as UTF-8")
     lines = data.decode("utf-8-sig", "surrogateescape").replace("\r\n", "\n").split("\n")
     rows = [line.split("\t") for line in lines if line.strip()]
     rows = [row if len(row) > 1 else [row[0].strip()] for row in rows]

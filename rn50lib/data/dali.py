@@ -17,6 +17,7 @@ import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from rn50lib.config import TrainConfig
 from rn50lib.data import Batch, sampler
 from rn50lib.data.decode import ImageDecoder, find_orientation
 from rn50lib.data.sampler import BatchSampler
-from rn50lib.data.source import ShardSource, Source
+from rn50lib.data.source import FileSource, ShardSource, Source
 from rn50lib.data.tfrecord import IMAGE, LABEL, index_path
 from rn50lib.errors import UserError
 from rn50lib.hardware import machine
@@ -83,6 +84,7 @@ class Dali:
             if not index.exists():
                 problem = f"{index}: this index is missing, and --loader dali needs it"
                 raise UserError(problem, ("index_shards", source.path))
+        check_names(source, self.paths)
         self.gpu: int | None = None
         if machine().gpus and torch.cuda.is_available():
             self.gpu = torch.cuda.current_device()  # this rank has chosen it when it connected
@@ -182,7 +184,6 @@ class Dali:
         if self.files:
             numbers, rank, size = self._files(epoch)
             names = [self.source.name(number) for number in numbers.tolist()]
-            check_names(names)
             labels = self.source.labels[numbers].tolist()
             encoded, label = fn.readers.file(
                 files=names, labels=labels, shard_id=rank, num_shards=size, **how
@@ -194,12 +195,10 @@ class Dali:
         if self.sampler.train:
             rank = (rank + epoch) % size
             order = sampler.epoch_order(len(order), self.sampler.seed, epoch).tolist()
-        paths = [str(self.paths[i]) for i in order]
-        check_names(paths)
         images = len(self.source)
         share = images * (rank + 1) // size - images * rank // size
         how |= {
-            "path": paths,
+            "path": [str(self.paths[i]) for i in order],
             "index_path": [str(self.indexes[i]) for i in order],
             "shard_id": rank,
             "num_shards": size,
@@ -297,8 +296,14 @@ def center_side(shorter: Any, pixels: int, resize: int) -> Any:
     return math.clamp(nearest - is_half * (nearest & 1), 1, shorter)
 
 
-def check_names(names: list[str]) -> None:
+def check_names(source: Source, paths: list[Path]) -> None:
     """Raise UserError for a path that is not UTF-8, which no reader of DALI takes."""
+    names = [*map(str, paths)]
+    if isinstance(source, FileSource):
+        try:
+            b"\n".join(source.paths.tolist()).decode()  # all at once: there may be millions
+        except UnicodeDecodeError:
+            names += map(source.name, range(len(source)))
     for name in names:
         try:
             name.encode()

@@ -120,6 +120,7 @@ def list_split(folder: Path) -> tuple[list[str], LeftOut]:
     """Return the class folders of a split, sorted by code point, and what is next to them."""
     listing, left_out = list_folder(folder), LeftOut()
     for name, reason in listing.left_out:
+        check_link(folder / name, reason)
         left_out.add(reason, name)
     for name in listing.folders:
         if breaks_lines(name):
@@ -127,6 +128,12 @@ def list_split(folder: Path) -> tuple[list[str], LeftOut]:
     if listing.images:
         left_out.add(LOOSE, *listing.images)
     return listing.folders, left_out
+
+
+def check_link(path: Path, reason: str) -> None:
+    """Raise UserError for a link that led to a class folder: it has no extension."""
+    if reason == DANGLING and "." not in path.name:
+        raise UserError(f"{path}: this class is a link to nothing; {FETCH}, or remove it")
 
 
 def breaks_lines(name: str) -> bool:

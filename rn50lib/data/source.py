@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 import os
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -136,8 +137,11 @@ def format_for_tensorflow(root: str | os.PathLike) -> str:
 
 def _check_root(root: str | os.PathLike) -> Path:
     if not Path(root).is_dir():
-        problem = f"--data-root {root} is not a folder: pass the one that holds the data"
-        raise UserError(problem, ("draw",) if Path(root).exists() else ("draw", root))
+        what = "a file" if Path(root).exists() else "missing"
+        raise UserError(
+            f"--data-root {root} is {what}: pass the folder that holds the data",
+            ("draw", root) if what == "missing" and ":/" not in str(root) else (),
+        )
     return Path(root)
 
 
@@ -188,6 +192,26 @@ def _check_labels(root: Path, form: type[Source], path: Path, labels: np.ndarray
             f"{path}: an image has the label {count - 1}, which is not a class; pack again"
         )
     return _agreed(root, [*_stated_classes(root, form), unnamed(count, path, seen=True)])
+
+
+def _check_list(path: Path, labels: np.ndarray) -> None:
+    """Raise UserError if records were not packed from the list next to them, by their classes.
+
+    A class may have fewer images than in the list, because bad ones can be skipped.
+    """
+    path_lst = path.with_suffix(".lst")
+    try:
+        with open(path_lst, "rb") as file:
+            listed = Counter(float(line.split(b"\t")[1]) for line in file)
+    except (OSError, ValueError, IndexError):  # there is none, or it is something else
+        return
+    packed = Counter(labels.tolist())
+    for label in sorted(listed | packed):
+        if packed[label] > listed[label] or not packed[label]:
+            raise UserError(
+                f"{path} was not packed from {path_lst}: it holds {packed[label]:,} images of class"
+                f" {label:g}, the list {listed[label]:,}; pack the images again, or remove the list"
+            )
 
 
 # -- class folders -------------------------------------------------------------------------------
@@ -304,6 +328,7 @@ class RecordSource(Source):
             raise RecordError(problem, remedy=("pack", path.with_suffix(""), root / split))
         reader = Reader(path)
         labels = reader.labels()
+        _check_list(path, labels)
         return cls(root, path, labels, _check_labels(root, cls, path, labels), reader)
 
 

@@ -349,6 +349,7 @@ def test_bad_commands_get_one_line(tmp_path, arguments, message, error_of):
     [
         ("touch a.lst", "{t}/images: there is no such folder of images"),
         ("mkdir a.lst", "{t}/a.lst is not a regular file (a folder,"),
+        ("ln -s gone a.lst", "{t}/a.lst: this link leads to gone, which is missing"),
     ],
 )
 def test_packing_without_a_list_or_its_images(tmp_path, script, message, error_of):
@@ -357,6 +358,13 @@ def test_packing_without_a_list_or_its_images(tmp_path, script, message, error_o
     error = error_of(im2rec.main, f"{tmp_path}/a", f"{tmp_path}/images")
     assert message.format(t=tmp_path) in error
     assert os.listdir(tmp_path) == before
+
+
+def test_a_folder_in_place_of_the_other_list_is_not_read(tree, tmp_path):
+    (tmp_path / "val.lst").mkdir()
+    im2rec.main(["--list", "--recursive", str(tmp_path / "train"), str(tree)])
+    im2rec.main(["--pass-through", str(tmp_path / "train"), str(tree)])
+    assert (tmp_path / "train.rec").exists()
 
 
 def test_odd_folders_are_refused_or_noted(tree, tmp_path, capsys, error_of):

@@ -188,7 +188,7 @@ def test_shards_are_written_again_if_only_a_label_or_the_time_of_records_changed
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["{t}/nowhere"], "--data-root {t}/nowhere is not a folder"),
+        (["{t}/nowhere"], "--data-root {t}/nowhere is missing"),
         (["{t}", "--size", "30"], "--size 30: pixels, for --schema slides only"),
         (["{shards}", "{t}/out"], "{shards}: it holds shards and nothing to make shards from"),
         (["{root}", "{root}"], "{root}/"),

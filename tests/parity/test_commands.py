@@ -130,7 +130,7 @@ ARITHMETIC = re.compile(
 
 def arithmetic(shown: Ended) -> list[tuple[int, int, int, float | None]]:
     """Return n, batch, global batch and learning rate of each run in a dry run's output."""
-    missing = f"--data-root {IMAGENET} is not a folder"
+    missing = f"--data-root {IMAGENET} is missing"
     assert shown.status == 0 or missing in shown.err, shown
     assert "capped" not in shown.out
     return [(int(n), int(b), int(g), float(lr) if lr else None)

@@ -235,13 +235,13 @@ def test_a_fault_of_the_graph_is_one_line(
 def test_names_that_are_not_utf8_are_refused(
     textured: Path, tmp_path: Path, data_format: str
 ) -> None:
-    """One file, or the folder of the data; before the first step."""
+    """One file, or the folder of the data, when a run opens it: before the first step."""
     root = Path(shutil.copytree(textured, tmp_path / ("set" if data_format == "files" else ODD)))
     odd = (root / "val/a/00.jpg").rename(root / f"val/a/{ODD}.jpg")
     named = odd if data_format == "files" else root / "records/val.rec"
     source = open_source(root, "val", data_format)
     with pytest.raises(UserError) as caught:
-        next(iter(open_pipeline(full(loader="dali"), source, "val", 0, 1).epoch(0)))
+        open_pipeline(full(loader="dali"), source, "val", 0, 1)
     assert str(caught.value).startswith(f"{named}: --loader dali needs names in UTF-8")
 
 

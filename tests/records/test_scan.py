@@ -142,6 +142,17 @@ def test_a_class_that_disappears_is_an_error(root: Path, script: str) -> None:
     assert "green" in told_by_verify(root)
 
 
+def test_a_class_that_is_a_dangling_link_in_both_splits_is_an_error(root: Path) -> None:
+    for split in ("train", "val"):
+        script = LOST["a class folder is a dangling link"].format(split=split)
+        subprocess.run(["bash", "-ec", script], cwd=root, check=True)
+    lost = f"{root}/train/green: this class is a link to nothing"
+    with pytest.raises(UserError, match=lost):
+        open_source(root, "train")
+    with pytest.raises(UserError, match=lost):
+        im2rec.main(["--list", "--recursive", str(root / "train"), str(root / "train")])
+
+
 @pytest.mark.parametrize("inside", [(), (".DS_Store",), ("notes.txt",)])
 def test_a_class_needs_training_images_but_no_validation_images(
     root: Path, inside: tuple[str, ...]

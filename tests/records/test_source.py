@@ -71,6 +71,12 @@ def test_class_names(packed, text):
     assert open_source(packed / "records", "val").classes.names == CLASSES
 
 
+def test_class_names_in_utf16_are_refused(packed):
+    names = packed / "records/classes.txt"
+    names.write_text("Zebra\napple\nstop sign\nähre\n", encoding="utf-16")
+    assert f"{names}: this is not UTF-8" in refused(packed, data_format="recordio")
+
+
 # -- what is wrong, and how it is said -----------------------------------------------------------
 
 
@@ -81,10 +87,15 @@ def test_nested_class_folders(root):
 
 
 def test_a_data_root_that_is_no_folder(tmp_path):
-    archive = tmp_path / "data.zip"
-    archive.touch()
-    for root in (archive, "s3://bucket/data"):
-        assert f"--data-root {root} is not a folder" in refused(root)
+    (tmp_path / "data.zip").touch()
+    ends = ": pass the folder that holds the data"
+    for root, problem in (
+        (tmp_path / "data.zip", "a file"),
+        ("s3://bucket/data", "missing"),  # which no program of ours can draw
+    ):
+        assert refused(root) == f"--data-root {root} is {problem}{ends}"
+    root = tmp_path / "nowhere"
+    assert refused(root).startswith(f"--data-root {root} is missing{ends}; `python -m data_prep")
 
 
 def test_names_that_look_the_same(root):

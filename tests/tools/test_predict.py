@@ -91,6 +91,18 @@ def test_engines_score_but_do_not_train(
     assert "computes in float32, not bfloat16: use --engine torch, or --dtype" in error
 
 
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_one_split_names_the_classes(
+    trained: Path, photos: Photos, tmp_path: Path, split: str
+) -> None:
+    shutil.copytree(photos.root / split, tmp_path / split)
+    argv = [str(trained / "m"), "2", str(photos.files("val")[0]), "--data-root", str(tmp_path)]
+    assert predict.main(argv) == 0
+    max((tmp_path / split).iterdir()).rename(tmp_path / split / "zzz")
+    with pytest.raises(UserError, match="'zzz' in"):
+        predict.main(argv)
+
+
 def test_bad_input_is_named(trained: Path, tmp_path: Path) -> None:
     prefix = str(trained / "m")
     with pytest.raises(UserError, match="epochs there are under this prefix: 1, 2"):

@@ -146,6 +146,19 @@ def test_labels_without_names_are_compared_by_their_number(tmp_path: Path, rn50:
     assert f"{root}/classes.txt: the class numbers should be 0 to 2" in rn50(*run).error
 
 
+def test_records_of_an_earlier_list_are_named(packed: Path, tmp_path: Path, rn50: Run) -> None:
+    root = tmp_path / "records"
+    shutil.copytree(packed / "records", root)
+    for file in (root / "train.lst", root / "val.lst", root / "classes.txt"):
+        file.unlink()
+    images = photos(tmp_path / "new", "amber", *NAMES)
+    for split in ("train", "val"):  # and then pack only one of them
+        im2rec.main(["--list", "--recursive", str(root / split), str(images / split)])
+    im2rec.main(["--pass-through", str(root / "train"), str(images / "train")])
+    error = rn50("train", "--data-root", root, *TINY, "-e", "1").error
+    assert f"{root}/val.rec was not packed from {root}/val.lst" in error
+
+
 # -- im2rec --------------------------------------------------------------------------------------
 
 
