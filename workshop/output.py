@@ -127,7 +127,7 @@ def ranges(
 ) -> None:
     """Draw a bar per name up to the median of its turns, a dot per turn, the median as a number.
 
-    The number is next to the largest turn.
+    The number is above the end of the bar.
     `part` is a key of `rn50.plot.MEANING`. The first name is on top; the axis of names ends above
     it, so that a line across can have its label there.
     """
@@ -135,11 +135,12 @@ def ranges(
         middle = statistics.median(values)
         axes.barh(row, middle, 0.6, color=plot.MEANING[part])
         axes.plot(values, [row] * len(values), "o", color="white", mec="black", ms=4.5)
-        axes.annotate(form.format(middle), (max(values), row), (7, 0), va="center",
-                      textcoords="offset points", weight="bold")  # fmt: skip
+        axes.annotate(form.format(middle), (middle, row - 0.3), (0, 1), ha="center", va="bottom",
+                      textcoords="offset points", weight="bold", size="small",
+                      bbox={"color": "white", "pad": 0})  # fmt: skip
     axes.set_yticks(range(len(rows)), list(rows))
     axes.set_ylim(len(rows) - 0.4, -0.9)
-    axes.margins(x=0.12)
+    axes.margins(x=0.06)
     axes.grid(visible=False, axis="y")
     axes.xaxis.set_major_formatter("{x:,g}")
 

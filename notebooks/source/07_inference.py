@@ -108,7 +108,7 @@ logits = predict(model)
 # %% [markdown]
 # ## Where is the time going?
 #
-# A timing of a prediction is right only with four things:
+# To time a prediction correctly, you need four things:
 #
 # - **evaluation mode**: in training mode, batch norm uses the statistics of the batch, and every call changes the running averages;
 # - `inference_mode`: without it, **autograd** keeps activations for a backward pass that never comes;
@@ -171,7 +171,7 @@ share = kinds["convolution"] / sum(kinds.values())
 print(f"{operators} operators; convolutions take {share:.0%} of the time")
 
 # %% [markdown]
-# Folding, below, removes *normalisation* and some of the time between operators (*other*; on a GPU, *waiting*). What does it cost just to *start* an operator? Time a short and a long chain of convolution, batch norm and ReLU on a single number: there is nothing to compute. The time per added operator is its cost.
+# Folding, below, removes *normalisation* and some of the time between operators (in *other*, with Python; on a GPU, in *waiting*). What does it cost just to *start* an operator? Time a short and a long chain of convolution, batch norm and ReLU on a single number: there is nothing to compute. The time per added operator is its cost.
 
 
 # %%
@@ -182,17 +182,17 @@ def chain(length):
 
 
 def race(works, turns):
-    """Time pairs of a network and a batch in turns; return the milliseconds of each by name.
+    """Time pairs of a network and a batch in turns; return the median of three calls by name.
 
-    An untimed call before each timed one hands the cores to the next engine's threads.
+    An untimed call before them hands the cores to the next engine's threads.
     """
     ms = {name: [] for name in works}
     for turn in range(turns + 1):  # the first one warms up
         for name in random.sample(list(works), len(works)):
             call(*works[name])
-            took = call(*works[name])
+            took = [call(*works[name]) for _ in range(3)]
             if turn:
-                ms[name].append(took)
+                ms[name].append(np.median(took))
     return {name: np.array(values) for name, values in ms.items()}
 
 
@@ -247,7 +247,7 @@ for module in list(folded.modules()):
 folding = (predict(folded) - logits).abs().max().item()
 print(f"{count} batch norms folded; logits up to {logits.abs().max():.1f} change by {folding:.1e}")
 folded = ready(folded, dtype)
-fewer, _, left_busy = traced(folded, one, "folded.json")
+fewer, *_ = traced(folded, one, "folded.json")
 share = kinds["normalisation"] / sum(kinds.values())  # of the trace above, starts included
 if kernels:  # they run behind the launches
     share = max((1 - fewer / operators) * started / alone, share)
@@ -257,7 +257,7 @@ ms = race({"eager": (eager, one), "folded": (folded, one)}, rounds)
 print(f"In turns, the speed of folded over eager: {workshop.ratio(ms['eager'] / ms['folded'])}")
 
 # %% [markdown]
-# The difference is only rounding. (A ratio is clear only with five or more turns, all on one side of 1.) Folding saves hardly any arithmetic, but it saves starts and **memory traffic**: a separate layer reads its input and writes its output.
+# The difference is only rounding. (A difference is clear if at least five turns are all on one side of 1.) Folding saves hardly any arithmetic. It can save the time of starts and of **memory traffic**: a separate layer reads its input and writes its output.
 #
 # ## One launch for all kernels
 #
@@ -283,7 +283,7 @@ capture = nb07_checks.check_capture(capture, device.type)
 share, what = started / alone, "starting takes"
 if kernels:
     share, what = 1 - busy / alone, "no kernel runs for"
-print(f"Here, {what} {share:.0%} of a prediction: a graph can save at most that")
+print(f"Here, {what} {share:.0%} of a prediction: one launch for all saves at most that")
 print(f"ResNet-50, float16, 224 px, {session.results['h100.predict.eager.1'].provenance}:")
 for key, item in session.results.items():
     if key.startswith("h100.predict") and "eager" not in key:
@@ -292,7 +292,7 @@ for key, item in session.results.items():
         print(f"{item.value / eagerly:.1f} times eager's {eagerly:,} img/s: {way}")
 
 # %% [markdown]
-# In a large batch, kernels hide the launches; at 256, the graph gains hardly more than **pinned** memory alone, from which a GPU copies directly. Faster kernels gain more: those of `torch.compile` (last line; torchvision's network) fuse what follows a convolution.
+# In a large batch, kernels hide the launches; at 256, the graph gains hardly more than **pinned** memory alone, from which a GPU copies directly. Faster kernels gain more: `torch.compile` fuses what follows a convolution (last line: torchvision's network and its own eager speed).
 #
 # ## Faster kernels: other engines
 #
@@ -361,11 +361,11 @@ for name, form in forms.items():
     print(f"{same:.1f}% of {len(images)} predictions stay the same")
 
 # %% [markdown]
-# That an independent program gives the same answers tests the export.
+# If an independent program gives the same answers, the export works.
 #
 # ## Which version is fastest, and at which batch?
 #
-# All versions and batches take turns, in a random order. (`Predictor` is this library's; it also folds.) Speeds drift, so compare within a race, and believe a small gain (folding's) only if two races show it. **Predict** the order at batch 1, and at the largest batch. ([`torch.compile` is slow?](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step))
+# All versions and batches take turns in random order. (`Predictor`, this library's, folds, too; OpenVINO, if installed, is Intel's engine.) Speeds drift, so compare within a race, and believe a small gain (folding's) only if two races show it. **Predict** the order at batch 1, and at the largest batch.
 
 # %%
 if device.type == "cuda":
@@ -402,7 +402,7 @@ fig.suptitle(f"Median and range, {rounds} rounds; {name}, {session.dtype}, {size
 workshop.figure(fig, alt=f"Time per batch. {' '.join('; '.join(said).split())}.")
 
 # %% [markdown]
-# *Where* is a version faster than `folded`: does it start fewer operators, or are its convolutions faster? The next cell traces PyTorch's versions, and ONNX Runtime profiles itself. The time of a convolution includes what is fused into it. (On a GPU, launches overlap with kernels: eager should take as long as the slower of the two, a graph as long as its kernels.) **Predict** which saves more: fewer operators or faster convolutions.
+# *Where* is a version faster than `folded`: does it start fewer operators, or are its convolutions faster? The next cell traces PyTorch's versions, and ONNX Runtime profiles itself. The time of a convolution includes what is fused into it. **Predict** which saves more: fewer operators or faster convolutions.
 
 
 # %%
@@ -419,22 +419,23 @@ def parts(name, batch):
     return count, ms["convolution"], sum(ms.values()) - ms["convolution"]
 
 
-rows = []
-for n in (small, large):
-    _, *before = parts("folded", many[:n])
-    for name in ("folded", "torch.compile" if kernels else "ONNX Runtime"):
-        if (name, n) in results:
-            count, *ms = parts(name, many[:n])
-            rows.append([f"batch {n}, {name}", count, *ms, *np.subtract(before, ms)])
+rows, other = [], "torch.compile" if kernels else "ONNX Runtime"
+for n in [n for n in (small, large) if (other, n) in results]:
+    found = {}
+    for name in ("folded", other):
+        count, *ms = np.median([parts(name, many[:n]) for _ in range(3)], axis=0)
+        rows.append([f"batch {n}, {name}", int(count), *ms])
+        found[name] = np.array(ms)
+    saved = found["folded"] - found[other]
+    print(f"Batch {n}: {other} saves {saved.sum():.2f} ms, {saved[0]:.2f} of them in convolutions")
+    if not kernels:
+        nb07.print_convolutions("version.json", n)  # of folded
 columns = ["", "kernels" if kernels else "operators", "convolution, ms", "the rest, ms"]
-columns += ["convolutions save, ms", "the rest saves, ms"]
-workshop.table(rows, columns, "Under the profilers; saved over a second profile of folded")
-if kernels:
-    for name, predicted in {"eager": max(started, busy), "CUDA graph": left_busy}.items():
-        over = workshop.ratio(results[name, small] / predicted)
-        print(f"{name}, one image: predicted {predicted:.2f} ms; measured over predicted: {over}")
+workshop.table(rows, columns, "Under the profilers, medians of three profiles")
 
 # %% [markdown]
+# On a CPU, PyTorch chooses a convolution's code by its input's size: its own, or that of the library oneDNN. Compare the engines' leads with how many run its own.
+#
 # ## Shared costs: one image, or many
 #
 # The images of a batch share its starts. If nothing else changed, a batch of *n* would take the time of the starts once and the rest of one image's time *n* times (on a GPU, the longer of the starts and *n* times the kernels of one image). The next cell compares this with `eager` in the race above. **Predict** by what factor the throughput rises from batch 1 to the largest.
@@ -446,16 +447,12 @@ for n in session.race[1:]:
     predicted = max(started, n * busy) if kernels else started + n * (one_image - started)
     expected = np.median(n * one_image / predicted)
     print(f"Batch {n}: images per second over batch 1: {gain}; expected: {expected:.2f}")
-_, _, busy_many = traced(eager, many[:large], "many.json")
 if kernels:
+    _, _, busy_many = traced(eager, many[:large], "many.json")
     print(f"Kernels, ms per image: {busy:.3f} in batch 1, {busy_many / large:.3f} in {large}")
-else:
-    for n, file in ((1, "one.json"), (large, "many.json")):
-        print(f"Batch {n}:", end=" ")
-        nb07.print_convolutions(file)
 
 # %% [markdown]
-# If a batch gains more than expected, it shares more costs or runs faster kernels. On a CPU, PyTorch chooses a convolution's code by its input's size: its own, or that of the library oneDNN (last lines). On a GPU, one image cannot keep all cores busy.
+# If a batch gains more than expected, it shares more costs or runs faster kernels (on a CPU, see the cell before). On a GPU, one image cannot keep all cores busy.
 #
 # ## One request
 #
@@ -499,8 +496,8 @@ mean_latency = nb07_checks.check_latency(mean_latency)
 @torch.inference_mode()
 def serve(rate, most, sequence):
     """Answer requests that arrive at random, `rate` per ms; return the latency of each in ms."""
-    random = np.random.default_rng([seed, sequence])
-    arrivals = np.cumsum(random.exponential(1 / rate, requests))
+    gaps = np.random.default_rng([seed, sequence]).exponential(1 / rate, requests)
+    arrivals = np.cumsum(gaps)
     latencies, begin = [], time.perf_counter()
     while (done := len(latencies)) < requests:
         now = 1000 * (time.perf_counter() - begin)
@@ -554,18 +551,18 @@ for name, colour in zip(limits, ("black", workshop.FINDING), strict=True):
     at, errors = 100 * loads + len(tails), (middle - low, high - middle)  # side by side
     ax.errorbar(at, middle, errors, fmt="o-", capsize=3, color=colour, label=name)
 more = workshop.ratio(most * times[1] / times[most])
-ax.set(title=f"Batches of {most} serve {more.median:.2f} × the requests per second")
+gain = workshop.ratio(tails["single"][-1] / tails["batched"][-1])
+ax.set(title=f"p95 at {loads[-1]:.0%} load, single over batched: {gain}")
 ax.set(yscale="log", ylabel="p95 in ms (log scale)", xlim=(45, 160), xticks=100 * loads)
 workshop.log_ticks(ax.yaxis)
 ax.axvspan(100, 160, color="0.93", zorder=0)
 ax.legend()
 ax.set_xlabel(f"load, % of single's capacity (grey: its queue only grows); {version}, {size} px")
-gain = workshop.ratio(tails["single"][-1] / tails["batched"][-1])
 workshop.figure(fig, alt=f"p95 by load; single over batched at the largest load: {gain}.")
 print(f"Requests per second in batches of {most} over single: {more}")
 
 # %% [markdown]
-# The formula assumes services of one length; if yours vary, it predicts too little. Above 100%, the p95 of *single* shows how long you measured; near it, waits vary so much that few requests decide little. Batching changes the limit by about the factor in the last line. The price: each request waits for its whole batch.
+# The formula assumes services of one length and an endless run: services that vary make waits longer; a short run, which starts with an empty queue, shorter. Near 100%, a few requests prove little; above it, the p95 of *single* shows how long you measured. Batches raise the limit by about the last line's factor, but each request waits for its whole batch.
 #
 # ## Where is the time going now?
 
@@ -573,7 +570,7 @@ print(f"Requests per second in batches of {most} over single: {more}")
 queued = float(np.median(tails["single"][1]))
 budget = np.median(decoding), np.median(latency - decoding), max(0, queued - 1 / capacity)
 print("One request: preparation {:.1f} ms, network {:.1f} ms;".format(*budget), end=" ")
-print(f"at 80% load, the p95 of single adds {budget[2]:.1f} ms of queue")
+print(f"at 80% load, p95 of single: {budget[2]:.1f} ms above its median service")
 session.note("decoding", share, "%", "share of a request spent on preparation")
 session.note("p95", float(p95), "ms", f"p95 of {requests} single requests")
 session.note("p95_load", queued, "ms", "p95 at 80% load, one request at a time")
@@ -585,8 +582,8 @@ session.note("p95_load", queued, "ms", "p95 at 80% load, one request at a time")
 #
 # - Score a checkpoint before you build on it, and expect equality, on a CPU to the last digit.
 # - A correct timing needs evaluation mode, `inference_mode`, warm-up and synchronisation.
-# - Count a prediction's operators and time one start: that bounds what a CUDA graph can save.
-# - Call a version faster only if it wins every round (a small gain: in two races), and ask a profiler why.
+# - A CUDA graph saves at most the time in which no kernel runs.
+# - Call a version faster only if it wins every round, for a small gain in two races; then ask a profiler why.
 # - A batch shares starts, and may get faster kernels.
 # - Report p95 or p99 at a stated load, measured with an open loop and several sequences of arrivals.
 #

@@ -3,7 +3,7 @@
 #
 # After this notebook, you can decide with numbers whether to buy eight more GPUs: you write a clock, measure benchmarking mistakes, predict and explain the speed of several workers, and say how much to trust a prediction.
 #
-# **Time:** 75 minutes · **Needs:** DALI, and the script from notebook 06, which you extend · **On a CPU:** about 3 minutes to run
+# **Time:** 75 minutes · **Needs:** DALI, and the script from notebook 06, which you extend · **On a CPU:** about 2 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -137,7 +137,7 @@ if gpus:
 # %% [markdown]
 # ### 2. The wrong mean, and the best of n
 #
-# If half of your batches run at 100 images/s and half at 50, the average speed is not 75: 200 images take 1 + 2 s, or 66.7 images/s. Divide total images by total seconds; for equal batches, that is the **harmonic mean** of the rates. Here, every other step only predicts. The best of *n* is also above the mean.
+# If half of your batches run at 100 images/s and half at 50, the average speed is not 75: 200 images take 1 + 2 s, or 66.7 images/s. Divide total images by total seconds; for equal batches, that is the **harmonic mean** of the rates. Here, every other step only predicts. The best of *n*, the third mistake of the benchmark above, is also above the mean.
 
 # %%
 import itertools
@@ -156,12 +156,13 @@ mixed = itertools.cycle([validation_step, step])
 pairs = np.array(measure(lambda: next(mixed)(), 2 * session.steps, 2, wait)).reshape(-1, 2)
 show("2. mean of rates", np.mean(big / pairs, axis=1), 2 * big / pairs.sum(axis=1))
 best = np.random.default_rng(0).choice(right, size=(1000, 5)).max(axis=1).mean()
-print(f"your warm steps: the best of 5 is {100 * (best / right.mean() - 1):.1f}% above the mean")
+above = best * np.mean(1 / right) - 1
+print(f"your warm steps: the best of 5 is {above:.1%} above the mean")
 
 # %% [markdown]
 # ### 3. Batch 208 versus batch 96
 #
-# NVIDIA's table (see [below](#predict-gpus-you-do-not-have)) reports FP16 as 3.6 times as fast as FP32 on a V100, but with 208 images per step instead of 96. What do 16 bits alone gain? Let what you compare **take turns**, so that a slowdown affects both. (If your factor is larger: your batches are small, and pay fixed costs.)
+# NVIDIA's table (see [below](#Predict-GPUs-you-do-not-have)) reports FP16 as 3.6 times as fast as FP32 on a V100, but with 208 images per step instead of 96. What do 16 bits alone gain? Let what you compare **take turns**, so that a slowdown affects both. (With small batches, fixed costs make this mistake larger.)
 
 # %%
 batch, fewer = (4, 2) if emulated else (big, max(2, big // 2))
@@ -174,7 +175,7 @@ print(f"{str(half)[6:]} over float32 (TF32 on GPUs), batches {batch} and {fewer}
 show("3. unequal batches", in_half / in_small, in_half / in_full, "times")
 
 # %% [markdown]
-# ### 4. A failed run counted as a result
+# ### 4. An empty run counted as a result
 #
 # A **sweep** makes a run for each batch size. This one divides the data set's images by the seconds of an epoch. **Predict** its fastest batch.
 
@@ -214,7 +215,7 @@ torch.cuda.empty_cache()  # the processes below need the memory
 #
 # While you validate or save, the `DataLoader` fills its queue, and a short epoch takes its batches from there.
 #
-# In [NVIDIA's commands](../docs/reference.md), `--num-examples 25600` sets the length of DALI's iterator: with eight GPUs, about six restarts in 100 timed iterations. **That follows from the release's source code; its cost was never published.** The next cell runs epochs of 10 batches. A restart starts processes and an empty queue; with `persistent_workers`, they stay, as DALI's threads do.
+# In [NVIDIA's commands](../docs/reference.md), `--num-examples 25600` sets the length of DALI's iterator: with eight GPUs, about six restarts in 100 timed iterations. **That follows from the release's source code; its cost was never published.** The next cell runs epochs of 10 batches. A restart starts processes and an empty queue; with `persistent_workers`, the processes stay, as DALI's threads do.
 
 
 # %%
@@ -268,12 +269,14 @@ show("7. restarts", restarts, without)
 show("7. restarts, persistent workers", persistent, without)
 
 # %% [markdown]
+# Time more batches than the queue holds, and restarts only if your training has them.
+#
 # ## A benchmark tool
 #
 # `rn50 benchmark` has the flags of NVIDIA's `benchmark.py`: workers (`-n`), batches (`-b`), iterations per epoch (`-i`), epochs (`-e`), and warm-up epochs to discard (`-w`). It reports **Total IPS** on *real* images: the global batch divided by the mean iteration time, input and computation together, without the first iteration of each epoch. The largest batch deliberately exceeds the data set. **Predict** its rate for the other batch.
 
 # %% language="bash" magic_args="-e"
-# rm -f real.json  # mistake 5
+# rm -f real.json  # else it is stale if this fails
 # rn50 benchmark $TOOL -w 1 --no-val --num-layers $LAYERS --image-shape $SIZE --dtype $DTYPE \
 #   -n $SWEEP -b $BATCHES --data-root "$DATA" -o real.json > real.txt 2>&1 || status=$?
 # grep -A 99 'total_ips, images' real.txt || cat real.txt  # the tables; the file has the log, too
@@ -290,11 +293,11 @@ show("7. restarts, persistent workers", persistent, without)
 # - on a GPU, cuDNN's fastest kernels and 16-bit gradients on the wire: `hvd.Compression.fp16`, or `fp16_compress_hook` in DDP's `register_comm_hook`;
 # - on a CPU, `torch.set_num_threads`: cores / `hvd.local_size()`, or / torchrun's variable `LOCAL_WORLD_SIZE`.
 #
-# Rung 6 adds `torch.compile` (notebook 06; [slow?](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step)); save the weights of the model that is not compiled.
+# Rung 6 adds `torch.compile` (notebook 06; [slow?](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step)); save the weights of `model`, not of the compiled one.
 #
-# Change `runs/train.py` before you open the first diff. Which changes can matter on *your* device? **Predict** rung 5's speed-up over rung 4 as `guess`, then run all rungs in turns, with `nvidia-smi dmon` or `htop` open. `train.py` counts as rung 5 with any of these settings. (With fewer than two GPUs, each rung has one worker, and rung 2 is left out. Rung 6 needs a GPU and `compiled = True`, above.)
+# Change `runs/train.py` before you open the first diff. Which changes can matter on *your* device? **Predict** rung 5's speed-up over rung 4 as `guess`, then run all rungs in turns. `train.py` counts as rung 5 with any of these settings. (With fewer than two GPUs, each rung has one worker, and rung 2 is left out. Rung 6 needs a GPU and `compiled = True`, above.)
 #
-# **MFU** (notebook 06) is relative to a large matrix product here, in the same precision.
+# **MFU** (notebook 06) is relative to the fastest of five large matrix products here, in the same precision.
 
 # %%
 from workshop import ladder
@@ -344,7 +347,7 @@ print(f"measured {gains.get('5_tuned', 'nothing')}.")
 # %% [markdown]
 # ## Where is the time going now?
 #
-# Compare rungs in the figure's right half: bars are medians of all turns, so a clearly faster rung can look equal. On the recorded H100, DALI gained × 1.6, 16 bits × 1.5 and tuning × 1.6. Here, a rung gains only in the part that it changes. Next, change the fastest rung's largest part; for *compute*, 1 / MFU bounds the gain. (With one worker on a CPU, rung 5 changes only the layout, and counts it as input.)
+# Compare rungs in the figure's right half: bars are medians of all turns, so a clearly faster rung can look equal. On the recorded H100, DALI gained × 1.6, 16 bits × 1.5 and tuning × 1.6. If rung 5 is clearly slower here, undo it: what helps one device can slow another. Next, change the fastest rung's largest part; for *compute*, 1 / MFU bounds the gain. (With one worker on a CPU, rung 5 changes only the layout; the conversion counts as input.)
 #
 # ## Predict several workers, then explain
 #
@@ -412,7 +415,7 @@ for _ in range(1 + turns):  # the first turn warms up
             dist.barrier()
             if way not in ("alone", "all cores") or rank == 0:
                 took = measure(training_step(ways[way], count), steps, first, wait)
-                seconds.append(sum(took) / steps)
+                seconds.append(statistics.median(took))
             dist.barrier()
 messages = {25 * 2**k: [] for k in range(11, 19)}  # 0.2 to 26 MB, the size of DDP's buckets
 for _ in range(10):
@@ -479,7 +482,7 @@ for ax, (name, count) in zip(axes, (("weak", big), ("strong", big // workers)), 
     for form, before, mark in (("α-β", "alone", "D"), ("barrier + α-β", "barrier", "s")):
         predicted = times[before] + exchange
         at = np.median(images * usual_way / predicted)
-        ax.plot(at, 3.4, mark, color="black", mfc="white", ms=7)
+        ax.plot(at, 3.2 + (mark == "s") / 4, mark, color="black", mfc="white", ms=7)
         print(f"  measured step over {form}: {workshop.ratio(times['exchange'] / predicted)}")
     ax.axvline(1, color="black", ls=":")
     found_gain = f"{scaled[name].median:.2f} × one" if scaled[name].clear else "no clear gain"
@@ -496,7 +499,7 @@ weak, strong = scaled.values()
 workshop.figure(fig, alt=f"Speed of {workers} workers over one: weak {weak}; strong {strong}.")
 
 # %% [markdown]
-# You would give one worker all of a CPU's cores, so the titles compare with that. *alone* is *n* times one worker's share; *α-β* predicts only the exchange; *barrier + α-β* adds what the controls lost. If the measured step is clearly shorter, the backward pass hid part of the exchange; if clearly longer, and the line fits, DDP's copies or slower computing add to it. (Strong scaling also has smaller, slower batches.)
+# You would give one worker all of a CPU's cores, so the titles compare with that. *alone* is *n* times one worker's share; *α-β* predicts only the exchange; *barrier + α-β* adds what the controls lost. If the measured step is clearly shorter, the backward pass hid part of the exchange. If it is clearly longer, and the line fits, DDP's copies or slower computing add to it. If neither, your turns cannot tell. (Strong scaling also has smaller, slower batches.)
 #
 # ## Predict GPUs you do not have
 #
@@ -510,7 +513,7 @@ workshop.figure(fig, alt=f"Speed of {workers} workers over one: weak {weak}; str
 #
 # **These runs did not use Horovod:** one process drove all GPUs through MXNet's kvstore `device`.
 #
-# Six models predict published rates of weak scaling, to which none was fitted: NVIDIA's (DGX-1, 8 V100s; DGX A100, 4 and 8) and OneFlow's DLPerf (4 hosts of 8 V100s).
+# Six models predict published weak-scaling rates that they were not fitted to: NVIDIA's (DGX-1, 8 V100s; DGX A100, 4 and 8) and OneFlow's DLPerf (4 hosts of 8 V100s).
 #
 # - **perfect**: *n* GPUs are *n* times as fast.
 # - **wires only**: alpha-beta with NCCL's constants, overlapped with the backward pass.
@@ -535,7 +538,7 @@ for cause, what in (("stragglers", "a step varies by"), ("communication", "bandw
     print(f"{cause}: {what} {one:.1%} (fitted to one DGX-1) or {more:.1%} (to DLPerf)")
 
 # %% [markdown]
-# Bandwidth and latency alone explain almost none of the V100s' loss (8 A100s lose only 2%). In these eight rows, the last two models err by 3 to 4% on average, but assume different causes. So nobody knows what notebook 03's 17.9 ms are: rates cannot tell you *why* a step takes longer; controls and a trace can.
+# Bandwidth and latency alone explain almost none of the V100s' loss (8 A100s lose only 2%). In these eight rows, the last two models err by 3 to 4% on average, but assume different causes. So these rates do not explain notebook 03's 17.9 ms: *why* a step takes longer, only controls and a trace show.
 #
 # ## Decide
 #
@@ -581,18 +584,19 @@ workshop.table(options, columns, f"Predicted and published; you said {sixteen or
 #
 # ## Your decision
 #
-# **Your turn:** from the table of your rungs, the speed of your workers and the last table: what would you change first, what would you buy, and which measurement could change your mind? Write it as `decision`. The cell prints an answer to compare with. If the range of a network is wide, measure before you buy.
+# **Your turn:** how many times as fast as 8 must 16 GPUs be before you buy? Write the number as `threshold`. The cell then prints a verdict for each network.
 
 # %% tags=["results"]
-decision = ""  # your sentence
+threshold = None  # your number: the least speed of 16 GPUs over 8
 gained = {rung: gain.median for rung, gain in gains.items() if gain.clear and gain.median > 1}
-print("Yours:", decision or "not written yet")
-print("To compare: largest clear gain:", max(gained, key=gained.get, default="no rung"), end="; ")
+print("Largest clear gain here:", max(gained, key=gained.get, default="no rung"), end="; ")
 print(f"{workers} workers over one: {scaled['weak']}")
 for links in dict.fromkeys(row[0] for row in options):
-    low, high = np.sort([row[2] for row in options if row[0] == links])
+    low, high = speeds = sorted(row[2] for row in options if row[0] == links)
     print(f"{links}: 16 GPUs are {low:.2f} to {high:.2f} times as fast as 8,", end=" ")
-    print(f"a run's cost changes by {2 / high - 1:+.0%} to {2 / low - 1:+.0%}")
+    print(f"a run's cost changes by {2 / high - 1:+.0%} to {2 / low - 1:+.0%}", end="; ")
+    passed = sum(speed >= (threshold or np.inf) for speed in speeds)
+    print(("do not buy", "measure first", "buy")[passed] if threshold else "no threshold yet")
 session.note("clock", float(np.median(right)), "img/s", f"{str(usual)[6:]}, batch {big}, synthetic")
 over = f"{workers} workers over one{' on all cores' * (not gpus)}, weak scaling"
 session.note("weak_scaling", str(scaled["weak"]), "", over)

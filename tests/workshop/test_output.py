@@ -24,12 +24,14 @@ def test_spans_show_the_range_and_the_median_of_each_name() -> None:
     plt.close(fig)
 
 
-def test_ranges_show_the_median_next_to_the_largest_turn() -> None:
+def test_ranges_show_the_median_above_the_end_of_its_bar() -> None:
     fig, axes = plt.subplots(figsize=(9, 3))
     workshop.ranges(axes, {"steady": [900, 1000, 1100], "jumps": [900, 1000, 2000]}, "input")
     assert [text.get_text() for text in axes.texts] == ["1,000", "1,000"]
-    assert [text.xy for text in axes.texts] == [(1100, 0), (2000, 1)]
+    assert [text.xy for text in axes.texts] == [(1000, -0.3), (1000, 0.7)]
     fig.canvas.draw()
-    assert axes.texts[1].get_window_extent().x1 < axes.bbox.x1  # it stays inside
+    for text, bar in zip(axes.texts, axes.patches, strict=True):
+        assert not text.get_window_extent().overlaps(bar.get_window_extent())
+        assert text.get_window_extent().y1 < axes.bbox.y1  # it stays inside
     assert [bar.get_width() for bar in axes.patches] == [1000, 1000]
     plt.close(fig)

@@ -10,12 +10,13 @@ from pathlib import Path
 CODES = {"aten::_slow_conv2d_forward": "PyTorch's own", "aten::mkldnn_convolution": "oneDNN's"}
 
 
-def print_convolutions(trace: str) -> None:
+def print_convolutions(trace: str, images: int) -> None:
     """Print which code ran the convolutions of a trace of three predictions, and its time."""
     events = json.loads(Path(trace).read_text())["traceEvents"]
     for name, code in CODES.items():
         ms = [event["dur"] / 3000 for event in events if event["name"] == name]
-        print(f"{code} code runs {len(ms) // 3} of the convolutions, in {sum(ms):.2f} ms")
+        each = sum(ms) / images
+        print(f"  {code} code runs {len(ms) // 3} of its convolutions: {each:.2f} ms per image")
 
 
 def onnx_parts(profile: str, runs: int) -> tuple[int, float, float]:

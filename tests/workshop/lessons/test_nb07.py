@@ -27,8 +27,8 @@ def test_convolutions_are_counted_per_prediction(
     events = 6 * [{"name": own, "dur": 500}] + 3 * [{"name": onednn, "dur": 250}]
     trace = tmp_path / "trace.json"
     trace.write_text(json.dumps({"traceEvents": [*events, {"name": "aten::relu", "dur": 900}]}))
-    nb07.print_convolutions(str(trace))
+    nb07.print_convolutions(str(trace), 2)
     assert capsys.readouterr().out.splitlines() == [
-        "PyTorch's own code runs 2 of the convolutions, in 1.00 ms",
-        "oneDNN's code runs 1 of the convolutions, in 0.25 ms",
+        "  PyTorch's own code runs 2 of its convolutions: 0.50 ms per image",
+        "  oneDNN's code runs 1 of its convolutions: 0.12 ms per image",
     ]
