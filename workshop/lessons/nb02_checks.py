@@ -275,13 +275,17 @@ def judge_script(script: Path) -> str:
 def step_of(tree: ast.Module, names: dict[str, Any], script: Path) -> Callable[..., Any]:
     """Return the lines of the blocks forward, backward and update as one function.
 
-    Lines such as `optimizer.zero_grad()` outside of the blocks belong to the step, too.
+    Lines such as `optimizer.zero_grad()` outside of the blocks, but in the body of the innermost
+    loop around them, belong to the step, too.
     """
     nodes = list(ast.walk(tree))
     blocks = [node for node in nodes if isinstance(node, ast.With) and is_part(node)]
     lines = [line for block in sorted(blocks, key=lambda it: it.lineno) for line in block.body]
     inside = {node for line in lines for node in ast.walk(line)}
-    modes = [node for node in nodes if isinstance(node, ast.Expr) and node not in inside
+    loops = [node for node in nodes if isinstance(node, ast.For | ast.While)
+             and not set(blocks).isdisjoint(ast.walk(node))]  # fmt: skip
+    loop = max(loops, key=lambda it: it.lineno, default=tree)
+    modes = [node for node in ast.walk(loop) if isinstance(node, ast.Expr) and node not in inside
              and MODES.search(ast.unparse(node))]  # fmt: skip
     backward = re.search(r"(\w*)\.backward\(", "\n".join(map(ast.unparse, lines)))
     refuse(

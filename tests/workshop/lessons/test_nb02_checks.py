@@ -201,6 +201,7 @@ def test_right_script_passes_and_other_rungs_are_not_judged(tmp_path: Path, caps
 ZERO = "                optimizer.zero_grad()\n"
 BEGIN = "            begin = now()\n"
 BEFORE = "    seconds = {"
+SAVE = "    if args.save:"
 UPDATE = "                optimizer.step()\n"
 CRITERION = {
     BEFORE: f"    criterion = torch.nn.CrossEntropyLoss()\n{BEFORE}",
@@ -228,6 +229,9 @@ WRAPPED = """            with torch.enable_grad():
         ({FORWARD: WRAPPED}, "✓ train.py: your crops and your step"),
         ({ZERO: "", '("input"):\n': f'("input"):\n{ZERO}'}, "✓ train.py: your crops"),
         ({BEGIN: f"            model.eval()\n{BEGIN}"}, "✗ train.py: The model is in evaluation"),
+        ({ZERO: "", BEFORE: f"    optimizer.zero_grad()\n{BEFORE}"},
+         "✗ train.py: Every step adds its gradients"),
+        ({SAVE: f"    for _ in range(2):\n        model.eval()\n{SAVE}"}, "✓ train.py: your crops"),
         ({"Photos": "Pictures", "pixels / 127.5 - 1": "pixels.float()"}, "✗ train.py: A byte of"),
         ({"loss": "value"}, "✓ train.py: your crops and your step"),
         ({"loss = F.cross_entropy": "value = F.cross_entropy", "loss.backward": "value.backward"},
