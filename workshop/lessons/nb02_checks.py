@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dis
 import random
 import re
 import tempfile
@@ -260,7 +261,8 @@ def judge_script(script: Path) -> str:
     except NotImplementedError:
         wrong("`__getitem__` returns nothing.", f"Its last line is a `return`. {INDENT}")
     main = names["main"].__code__
-    refuse(("loss" in main.co_names, "No line sets `loss`, which `main` prints at the end.",
+    unset = [it.argval for it in dis.get_instructions(main) if it.opname == "LOAD_GLOBAL"]
+    refuse(("loss" in unset, "No line sets `loss`, which `main` prints at the end.",
             "Call your loss `loss`."))  # fmt: skip
     try:
         judge_step(step_of(tree, names, script))

@@ -232,6 +232,7 @@ WRAPPED = """            with torch.enable_grad():
         ({ZERO: "", BEFORE: f"    optimizer.zero_grad()\n{BEFORE}"},
          "✗ train.py: Every step adds its gradients"),
         ({SAVE: f"    for _ in range(2):\n        model.eval()\n{SAVE}"}, "✓ train.py: your crops"),
+        ({"loss.item()": "loss.item()\n    args.loss = report"}, "✓ train.py: your crops"),
         ({"Photos": "Pictures", "pixels / 127.5 - 1": "pixels.float()"}, "✗ train.py: A byte of"),
         ({"loss": "value"}, "✓ train.py: your crops and your step"),
         ({"loss = F.cross_entropy": "value = F.cross_entropy", "loss.backward": "value.backward"},
