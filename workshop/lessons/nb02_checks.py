@@ -255,7 +255,7 @@ def judge_script(script: Path) -> str:
     photos = [it for it in names.values() if isinstance(it, type) and issubclass(it, Dataset)
               and it.__module__ == "train"]  # fmt: skip
     if len(photos) != 1 or "main" not in names:
-        return "○ train.py: it has no data set or no `main`, so it is not checked here."
+        return "○ train.py: it has no `main`, or not exactly one data set: not checked here."
     try:
         judge_photos(photos[0])
     except NotImplementedError:

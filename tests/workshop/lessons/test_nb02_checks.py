@@ -225,7 +225,9 @@ WRAPPED = """            with torch.enable_grad():
          "○ train.py: your crops are right. Your step uses `total`"),
         ({"    args = parser.parse_args()\n": "", "def main():": "args = parser.parse_args()\n\n\n"
           "def main():"}, "○ train.py: it exits outside of `main`"),
-        ({"class Photos(Dataset)": "class Photos"}, "○ train.py: it has no data set"),
+        ({"class Photos(Dataset)": "class Photos"}, "○ train.py: it has no `main`, or not"),
+        ({"def endless": "class Centred(Photos):\n    pass\n\n\ndef endless"},
+         "○ train.py: it has no `main`, or not exactly one data set"),
         ({FORWARD: WRAPPED}, "✓ train.py: your crops and your step"),
         ({ZERO: "", '("input"):\n': f'("input"):\n{ZERO}'}, "✓ train.py: your crops"),
         ({BEGIN: f"            model.eval()\n{BEGIN}"}, "✗ train.py: The model is in evaluation"),
