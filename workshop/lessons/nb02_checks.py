@@ -95,7 +95,8 @@ def judge_photos(photos: Any) -> str:
         shape = tuple(one.shape)
         refuse(
             (shape != (3, SIZE, SIZE), f"The shape is {shape}; it must be (3, {SIZE}, {SIZE}).",
-             "Convert to RGB, and put the channels first: permute(2, 0, 1)."),
+             "Resize to (self.size, self.size), convert to RGB, and put the channels first:"
+             " permute(2, 0, 1)."),
             (one.dtype != torch.float32, f"The values are {one.dtype}, and the weights float32.",
              "Divide the tensor, not NumPy's array, or call .float()."),
         )  # fmt: skip
@@ -190,6 +191,9 @@ def judge_step(own: Callable[..., Any]) -> str:
             "Remove model.eval(): batch norm then uses the statistics of the batch."))  # fmt: skip
     right = three_steps(step)[1]
     if not close(got, right):
+        refuse((np.allclose(got[:3], right[:3], rtol=1e-4),
+                "Three losses are right, but the weights after them are not.",
+                "Call optimizer.step() after loss.backward()."))  # fmt: skip
         for mistake, diagnosis, remedy in STEP_MISTAKES:
             refuse((close(got, three_steps(mistake)[1]), diagnosis, remedy))
         wrong(f"Three losses are {shown(got)}; the reference has {shown(right)}.",

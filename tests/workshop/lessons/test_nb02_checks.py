@@ -83,6 +83,9 @@ WRONG_PHOTOS = {
     "sides are 0.75 to 0.75": edited(nb02.photo, SIDE, "120"),
     " to 1.00 of the shorter side": item(low=0.7**0.5),  # 0.7 of the area, not of the side
     "The shape is (32, 32, 3)": item(lambda a: tensor(a) / 127.5 - 1),
+    "(3, 32, 32). Resize to (self.size, self.size)": edited(
+        nb02.photo, "resize((self.size, self.size), Image.Resampling.BILINEAR, box)", "crop(box)"
+    ),
     "axes are mixed up": item(lambda a: tensor(a).reshape(3, *a.shape[:2]) / 127.5 - 1),
     "mixed up. Use permute(2, 0, 1)": item(lambda a: tensor(a).permute(2, 1, 0) / 127.5 - 1),
     "values are torch.float64": item(lambda a: tensor(a / 127.5 - 1).permute(2, 0, 1)),
@@ -122,6 +125,14 @@ def test_right_steps_pass(own: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("✓")
 
 
+def step_of_the_batch_before(model: Any, optimizer: Any, images: Any, labels: Any) -> Any:
+    optimizer.step()
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(images), labels)
+    loss.backward()
+    return loss.detach()
+
+
 def number_too_early(model: Any, optimizer: Any, images: Any, labels: Any) -> float:
     loss = F.cross_entropy(model(images), labels).item()
     loss.backward()
@@ -131,6 +142,7 @@ def number_too_early(model: Any, optimizer: Any, images: Any, labels: Any) -> fl
 TOO_EARLY = number_too_early.__code__.co_firstlineno + 2  # the line of `loss.backward()`
 WRONG_STEPS = [
     *[(mistake, diagnosis) for mistake, diagnosis, _ in nb02.STEP_MISTAKES],
+    (step_of_the_batch_before, "Three losses are right, but the weights after them are not."),
     (edited(nb02.step, "return loss", "loss"), "returns nothing"),
     (edited(nb02.step, "loss.detach()", "loss"), "still holds its graph"),
     (edited(nb02.step, "loss.detach()", "float(loss.detach())"), "The loss is a float"),
