@@ -50,7 +50,7 @@ MISTAKES = (  # that cost no time: what a script has, what it lacks, and the rem
      "Shards count classes from 1, the network from 0: subtract 1 from the labels."),
     (r"(?s)\A(?=.*autocast\()(?:(?!.*bfloat16)|(?=.*\bfloat16))", r"GradScaler\(",
      "Gradients in float16 can underflow: add a GradScaler. (bfloat16 needs none.)"),
-    (r"GradScaler\(", r"(?s)\A(?=.*\.scale\()(?=.*\.update\()",
+    (r"GradScaler\(", r"(?s)\A(?=.*\.scale\()(?=.*\.step\(\s*\w)(?=.*\.update\()",
      "The loss scaler needs its scale(loss), step(optimizer) and update(), too."),
 )  # fmt: skip
 TRACED_STEPS = 4  # of a ladder script with --trace, after its warm-up: they are not timed

@@ -84,6 +84,7 @@ LABEL = r'(data\["image/class/label"\]) - 1'
         ("2_ddp", r"DistributedSampler\(.*?\)", "None", "draws from all images"),
         ("4_amp_ddp", r".*= torch\.amp\.GradScaler.*\n", "", "add a GradScaler"),
         ("4_amp_ddp", r"scaler\.update\(\)", "pass", "The loss scaler needs"),
+        ("4_amp_ddp", r"scaler\.step\(optimizer\)", "optimizer.step()", "The loss scaler needs"),
         ("4_amp_ddp", LABEL, r"\1", "subtract 1 from the labels"),
         ("4_amp_ddp", LABEL, r"\1.squeeze(-1)", "subtract 1 from the labels"),
         ("4_amp_ddp", LABEL, r"\1.subtract(1)", ""),
