@@ -82,6 +82,8 @@ LABEL = r'(data\["image/class/label"\]) - 1'
         ("1_single", r"optimizer\.zero_grad\(\)", "pass", "call zero_grad()"),
         ("2_ddp", r"loader\.sampler\.set_epoch\(epoch\)", "pass", "call sampler.set_epoch(epoch)"),
         ("2_ddp", r"DistributedSampler\(.*?\)", "None", "draws from all images"),
+        ("2_ddp", r"manual_seed\(.*\)\)", "manual_seed(0)", "same random numbers"),
+        ("4_amp_horovod", r", optimizer\.skip_synchronize\(\)", "", "call optimizer.synchronize()"),
         ("4_amp_ddp", r".*= torch\.amp\.GradScaler.*\n", "", "add a GradScaler"),
         ("4_amp_ddp", r"scaler\.update\(\)", "pass", "The loss scaler needs"),
         ("4_amp_ddp", r"scaler\.step\(optimizer\)", "optimizer.step()", "The loss scaler needs"),
