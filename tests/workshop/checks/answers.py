@@ -134,6 +134,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
     ],
     "ex01.leak": [
         ("assert train and val,", "assert train == sorted(train),", "rejects a correct split"),
+        ("assert train and val,", "assert len(val) == 30,", "rejects a correct split"),
         ("range(40)", "range(1)", "rejects a correct split (a list is empty)"),
         ("sorted(train + val) == sorted(names)", "len(train + val) == len(names)",
          "one image is missing and another one appears twice"),
