@@ -218,7 +218,7 @@ LEAK_MISTAKES: tuple[compare.Mistake, ...] = (  # what a test accepts that misse
 
 def leak(answer: Callable[[Split], Any]) -> str:
     """Check that a test accepts the right splits and refuses the LEAK_MISTAKES."""
-    for good in (by_object, lambda names: by_object(names[::-1], 0.4)):  # both are free
+    for good in (by_object, lambda names: by_object(names[::-1], 0.4)):  # order, sizes are free
         try:
             answer(good)
         except AssertionError as error:
