@@ -45,13 +45,19 @@ MISTAKES = (  # that cost no time: what a script has, what it lacks, and the rem
      "Every epoch has the same order: call sampler.set_epoch(epoch) before each epoch."),
     (r"(?s)(\bhorovod\b|\btorch(\.| import )distributed).*DataLoader\(", r"DistributedSampler\(",
      "Each rank draws from all images: give its DataLoader a DistributedSampler."),
+    (r"(?s)(\bhorovod\b|\btorch(\.| import )distributed).*manual_seed\(\d+\).*DataLoader\(",
+     r"manual_seed\(\D|worker_init_fn",
+     "All ranks draw the same random numbers: pass the rank to torch.manual_seed."),
     (r"SGD\(", r"\.zero_grad\(", "Each step adds to the gradients before: call zero_grad()."),
     (r"readers\.tfrecord\(", r"[\w)\]] *- *1\b|-= *1\b|add_?\(-1|sub(tract)?_?\((.*, *)?1\b",
      "Shards count classes from 1, the network from 0: subtract 1 from the labels."),
     (r"(?s)\A(?=.*autocast\()(?:(?!.*bfloat16)|(?=.*\bfloat16))", r"GradScaler\(",
      "Gradients in float16 can underflow: add a GradScaler. (bfloat16 needs none.)"),
-    (r"GradScaler\(", r"(?s)\A(?=.*\.scale\()(?=.*\.update\()",
+    (r"GradScaler\(", r"(?s)\A(?=.*\.scale\()(?=.*\.step\(\s*\w)(?=.*\.update\()",
      "The loss scaler needs its scale(loss), step(optimizer) and update(), too."),
+    (r"(?s)\A(?=.*\bDistributedOptimizer\()(?=.*GradScaler\()", r"\.skip_synchronize\(",
+     "scaler.step tests gradients that Horovod must exchange before: call optimizer.synchronize()"
+     " before it, and scaler.step(optimizer) in `with optimizer.skip_synchronize():`."),
 )  # fmt: skip
 TRACED_STEPS = 4  # of a ladder script with --trace, after its warm-up: they are not timed
 PROCESS_BYTES, GPU_PROCESS_BYTES = 5 * 2**28, 8 * 2**30  # of a rank of a race, on each device

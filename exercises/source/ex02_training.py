@@ -214,7 +214,7 @@ if not engine.unanswered(loader_ms):
 # distance = distance − lr · velocity
 # ```
 #
-# It is stable while `lr · curvature < 2 (1 + momentum)`. After 60 steps, both distances should be at most 0.001. With the usual momentum of 0.9, no learning rate reaches that target. Find a pair that does: change the two numbers, and rerun. Then enter it below.
+# It is stable while `lr · curvature < 2 (1 + momentum)`. After 60 steps, both distances should be at most 0.001. With the usual momentum of 0.9, almost no learning rate reaches that target. Find a pair that does: change the two numbers, and rerun. Then enter it below.
 
 # %%
 import matplotlib.pyplot as plt

@@ -192,12 +192,17 @@ def tune(answer: Any) -> str:
     lr, momentum = compare.like(answer, (0.0, 0.0), "(learning rate, momentum)")
     with np.errstate(all="ignore"):
         shallow, steep = valley(lr, momentum)
+    remedy = (
+        "Use less momentum: above about 0.79, the distances shrink too slowly at any rate."
+        if momentum > 0.79
+        else "If the shallow one is larger, use a larger rate or more momentum; if the steep one, a"
+        " smaller rate or less momentum."
+    )
     far, limit = max(shallow, steep), 2 * (1 + momentum)
     compare.refuse(
         (100 * lr >= limit, f"the steep direction blows up: lr × 100 = {100 * lr:.3g} is not below"
          f" 2 (1 + momentum) = {limit:.3g}.", "Use a smaller learning rate."),
         (not far <= TARGET, f"after {STEPS} steps the distance is {shallow:.1e} along the shallow"
-         f" direction and {steep:.1e} along the steep one.", "If the shallow one is larger, use a"
-         " larger rate or more momentum; if the steep one, a smaller rate or less momentum."),
+         f" direction and {steep:.1e} along the steep one.", remedy),
     )  # fmt: skip
     return f"after {STEPS} steps the distance is {far:.1e}, below {TARGET:g}."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dis
 import random
 import re
 import tempfile
@@ -94,7 +95,8 @@ def judge_photos(photos: Any) -> str:
         shape = tuple(one.shape)
         refuse(
             (shape != (3, SIZE, SIZE), f"The shape is {shape}; it must be (3, {SIZE}, {SIZE}).",
-             "Convert to RGB, and put the channels first: permute(2, 0, 1)."),
+             "Resize to (self.size, self.size), convert to RGB, and put the channels first:"
+             " permute(2, 0, 1)."),
             (one.dtype != torch.float32, f"The values are {one.dtype}, and the weights float32.",
              "Divide the tensor, not NumPy's array, or call .float()."),
         )  # fmt: skip
@@ -189,6 +191,9 @@ def judge_step(own: Callable[..., Any]) -> str:
             "Remove model.eval(): batch norm then uses the statistics of the batch."))  # fmt: skip
     right = three_steps(step)[1]
     if not close(got, right):
+        refuse((np.allclose(got[:3], right[:3], rtol=1e-4),
+                "Three losses are right, but the weights after them are not.",
+                "Call optimizer.step() after loss.backward()."))  # fmt: skip
         for mistake, diagnosis, remedy in STEP_MISTAKES:
             refuse((close(got, three_steps(mistake)[1]), diagnosis, remedy))
         wrong(f"Three losses are {shown(got)}; the reference has {shown(right)}.",
@@ -254,13 +259,14 @@ def judge_script(script: Path) -> str:
     photos = [it for it in names.values() if isinstance(it, type) and issubclass(it, Dataset)
               and it.__module__ == "train"]  # fmt: skip
     if len(photos) != 1 or "main" not in names:
-        return "○ train.py: it has no data set or no `main`, so it is not checked here."
+        return "○ train.py: it has no `main`, or not exactly one data set: not checked here."
     try:
         judge_photos(photos[0])
     except NotImplementedError:
         wrong("`__getitem__` returns nothing.", f"Its last line is a `return`. {INDENT}")
     main = names["main"].__code__
-    refuse(("loss" in main.co_names, "No line sets `loss`, which `main` prints at the end.",
+    unset = [it.argval for it in dis.get_instructions(main) if it.opname == "LOAD_GLOBAL"]
+    refuse(("loss" in unset, "No line sets `loss`, which `main` prints at the end.",
             "Call your loss `loss`."))  # fmt: skip
     try:
         judge_step(step_of(tree, names, script))
@@ -275,13 +281,17 @@ def judge_script(script: Path) -> str:
 def step_of(tree: ast.Module, names: dict[str, Any], script: Path) -> Callable[..., Any]:
     """Return the lines of the blocks forward, backward and update as one function.
 
-    Lines such as `optimizer.zero_grad()` outside of the blocks belong to the step, too.
+    Lines such as `optimizer.zero_grad()` outside of the blocks, but in the body of the innermost
+    loop around them, belong to the step, too.
     """
     nodes = list(ast.walk(tree))
     blocks = [node for node in nodes if isinstance(node, ast.With) and is_part(node)]
     lines = [line for block in sorted(blocks, key=lambda it: it.lineno) for line in block.body]
     inside = {node for line in lines for node in ast.walk(line)}
-    modes = [node for node in nodes if isinstance(node, ast.Expr) and node not in inside
+    loops = [node for node in nodes if isinstance(node, ast.For | ast.While)
+             and not set(blocks).isdisjoint(ast.walk(node))]  # fmt: skip
+    loop = max(loops, key=lambda it: it.lineno, default=tree)
+    modes = [node for node in ast.walk(loop) if isinstance(node, ast.Expr) and node not in inside
              and MODES.search(ast.unparse(node))]  # fmt: skip
     backward = re.search(r"(\w*)\.backward\(", "\n".join(map(ast.unparse, lines)))
     refuse(

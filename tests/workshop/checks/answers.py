@@ -120,8 +120,9 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ("(list(range(records)), random.sample(range(records), records))",
          "(random.sample(range(records), records) if len(ratios) % 2 else range(records),) * 2",
          "4 of 10 passes over the records are in a random order, and they do not take turns"),
-        ("median(ratios)", "median(ratios) + 1", "slowdown(a disk with one reading"),
-        ("statistics.median", "statistics.mean", "slowdown(a disk with one reading"),
+        ("median(ratios)", "median(ratios) + 1", "slowdown(a disk with two readings"),
+        ("statistics.median", "statistics.mean", "slowdown(a disk with two readings"),
+        ("statistics.median", "max", "slowdown(a disk with two readings"),
         ("clock()", "__import__('time').perf_counter()", "not taken from `clock`"),
         ("range(5)", "range(3)", "you take 3 turns"),
         ("    ratios =", "    return 4.0\n    ratios =", "nothing is read"),
@@ -134,6 +135,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
     ],
     "ex01.leak": [
         ("assert train and val,", "assert train == sorted(train),", "rejects a correct split"),
+        ("assert train and val,", "assert len(val) == 30,", "rejects a correct split"),
         ("range(40)", "range(1)", "rejects a correct split (a list is empty)"),
         ("sorted(train + val) == sorted(names)", "len(train + val) == len(names)",
          "one image is missing and another one appears twice"),
@@ -370,6 +372,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
 
 RIGHT_VALUES: list[tuple[str, Any]] = [
     ("ex02.work", Fraction(6)),
+    ("ex02.tune", (0.0354736, 0.9)),  # one of few rates that suffice with this momentum
     ("ex04.hunt", sorted(LINES)),
     ("ex04.hunt", LINES - {23} | {24}),  # either half of "softmax twice"
 ]

@@ -289,6 +289,13 @@ def test_remedy_for_true_or_false_is_not_one_for_numbers(value):
     assert [compare.like(right, True) for right in (1, 0.0, np.True_)] == [True, False, True]
 
 
+@pytest.mark.parametrize(
+    ("momentum", "remedy"), [(0.88, "Use less momentum"), (0.5, "a larger rate or more momentum")]
+)
+def test_remedy_for_too_much_momentum_is_not_more_of_it(momentum, remedy):
+    assert remedy in engine.judge("ex02.tune", (0.0283, momentum)).then
+
+
 def test_answer_that_cannot_be_used_is_wrong_without_a_traceback():
     assert_wrong("ex03.shard", lambda order: order, "the check cannot use this answer")
     assert_wrong("ex02.work", "much", "of type str, not a number")

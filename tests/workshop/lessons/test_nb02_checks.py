@@ -83,6 +83,9 @@ WRONG_PHOTOS = {
     "sides are 0.75 to 0.75": edited(nb02.photo, SIDE, "120"),
     " to 1.00 of the shorter side": item(low=0.7**0.5),  # 0.7 of the area, not of the side
     "The shape is (32, 32, 3)": item(lambda a: tensor(a) / 127.5 - 1),
+    "(3, 32, 32). Resize to (self.size, self.size)": edited(
+        nb02.photo, "resize((self.size, self.size), Image.Resampling.BILINEAR, box)", "crop(box)"
+    ),
     "axes are mixed up": item(lambda a: tensor(a).reshape(3, *a.shape[:2]) / 127.5 - 1),
     "mixed up. Use permute(2, 0, 1)": item(lambda a: tensor(a).permute(2, 1, 0) / 127.5 - 1),
     "values are torch.float64": item(lambda a: tensor(a / 127.5 - 1).permute(2, 0, 1)),
@@ -122,6 +125,14 @@ def test_right_steps_pass(own: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("✓")
 
 
+def step_of_the_batch_before(model: Any, optimizer: Any, images: Any, labels: Any) -> Any:
+    optimizer.step()
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(images), labels)
+    loss.backward()
+    return loss.detach()
+
+
 def number_too_early(model: Any, optimizer: Any, images: Any, labels: Any) -> float:
     loss = F.cross_entropy(model(images), labels).item()
     loss.backward()
@@ -131,6 +142,7 @@ def number_too_early(model: Any, optimizer: Any, images: Any, labels: Any) -> fl
 TOO_EARLY = number_too_early.__code__.co_firstlineno + 2  # the line of `loss.backward()`
 WRONG_STEPS = [
     *[(mistake, diagnosis) for mistake, diagnosis, _ in nb02.STEP_MISTAKES],
+    (step_of_the_batch_before, "Three losses are right, but the weights after them are not."),
     (edited(nb02.step, "return loss", "loss"), "returns nothing"),
     (edited(nb02.step, "loss.detach()", "loss"), "still holds its graph"),
     (edited(nb02.step, "loss.detach()", "float(loss.detach())"), "The loss is a float"),
@@ -201,6 +213,7 @@ def test_right_script_passes_and_other_rungs_are_not_judged(tmp_path: Path, caps
 ZERO = "                optimizer.zero_grad()\n"
 BEGIN = "            begin = now()\n"
 BEFORE = "    seconds = {"
+SAVE = "    if args.save:"
 UPDATE = "                optimizer.step()\n"
 CRITERION = {
     BEFORE: f"    criterion = torch.nn.CrossEntropyLoss()\n{BEFORE}",
@@ -224,10 +237,16 @@ WRAPPED = """            with torch.enable_grad():
          "○ train.py: your crops are right. Your step uses `total`"),
         ({"    args = parser.parse_args()\n": "", "def main():": "args = parser.parse_args()\n\n\n"
           "def main():"}, "○ train.py: it exits outside of `main`"),
-        ({"class Photos(Dataset)": "class Photos"}, "○ train.py: it has no data set"),
+        ({"class Photos(Dataset)": "class Photos"}, "○ train.py: it has no `main`, or not"),
+        ({"def endless": "class Centred(Photos):\n    pass\n\n\ndef endless"},
+         "○ train.py: it has no `main`, or not exactly one data set"),
         ({FORWARD: WRAPPED}, "✓ train.py: your crops and your step"),
         ({ZERO: "", '("input"):\n': f'("input"):\n{ZERO}'}, "✓ train.py: your crops"),
         ({BEGIN: f"            model.eval()\n{BEGIN}"}, "✗ train.py: The model is in evaluation"),
+        ({ZERO: "", BEFORE: f"    optimizer.zero_grad()\n{BEFORE}"},
+         "✗ train.py: Every step adds its gradients"),
+        ({SAVE: f"    for _ in range(2):\n        model.eval()\n{SAVE}"}, "✓ train.py: your crops"),
+        ({"loss.item()": "loss.item()\n    args.loss = report"}, "✓ train.py: your crops"),
         ({"Photos": "Pictures", "pixels / 127.5 - 1": "pixels.float()"}, "✗ train.py: A byte of"),
         ({"loss": "value"}, "✓ train.py: your crops and your step"),
         ({"loss = F.cross_entropy": "value = F.cross_entropy", "loss.backward": "value.backward"},
