@@ -3,7 +3,7 @@
 #
 # After these exercises, you can find the bugs in a parallel script and write a pipeline that reads TFRecord on many ranks.
 #
-# **Time:** 35 minutes · **Needs:** notebooks 03 and 04, TensorFlow and Horovod for the last exercise · **On a CPU:** a minute to run
+# **Time:** 35 minutes · **Needs:** notebooks 03 and 04, TensorFlow for the last exercise · **On a CPU:** a minute to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
