@@ -202,6 +202,7 @@ def race(
     train.py runs for the rung `own`; rung 1 has one rank.
     Rungs that need DALI are left out if it is missing here. If memory does not suffice for all at
     once, each rung has its turns alone, and `paired` is False: ratios turn by turn mean nothing.
+    So it is for a script that takes no turns; its `turns` are the speed of all its steps.
 
     Raises RunFailed if a script fails.
     """
@@ -220,14 +221,15 @@ def race(
         earlier = record["rungs"].pop(runner.name, {})  # the latest race comes last
         one = found[rung] = record["rungs"][runner.name] = _report(runner, report)
         images = flags["batch_size"] * runner.ranks * window
-        rates = [images / sum(turn) for turn in runner.turns]
-        one |= {"images_per_s": statistics.median(rates), "turns": rates, "paired": together}
+        rates = [images / sum(turn) for turn in runner.turns] or [one["images_per_s"]]
+        one |= {"images_per_s": statistics.median(rates), "turns": rates}
+        one["paired"] = together and bool(runner.turns)
         one |= {"image_size": flags.get("image_size", 224), "batch_size": flags["batch_size"]}
-        # the script divides by all steps, but its sums are of those that count
-        ms = 1000 * images / window / one["images_per_s"]
-        parts = {key: one[key] for part in PARTS if one.get(key := f"{part}_ms")}
-        one |= {key: ms * part / sum(parts.values()) for key, part in parts.items()}
-        if over and together:
+        if runner.turns:  # the script divides by all steps, but its sums are of those that count
+            ms = 1000 * images / window / one["images_per_s"]
+            parts = {key: one[key] for part in PARTS if one.get(key := f"{part}_ms")}
+            one |= {key: ms * part / sum(parts.values()) for key, part in parts.items()}
+        if over and one["paired"] and record["rungs"][over]["paired"]:
             pairs = zip(rates, record["rungs"][over]["turns"], strict=True)
             one |= {"over": over, "gains": [new / old for new, old in pairs]}
         elif not over and all(one[key] == earlier.get(key) for key in settings):

@@ -3,7 +3,7 @@
 #
 # After these exercises, you can find the bugs in a parallel script and write a pipeline that reads TFRecord on many ranks.
 #
-# **Time:** 35 minutes · **Needs:** notebooks 03 and 04, TensorFlow and Horovod for the last exercise · **On a CPU:** a minute to run
+# **Time:** 35 minutes · **Needs:** notebooks 03 and 04, TensorFlow for the last exercise · **On a CPU:** a minute to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -47,8 +47,9 @@ workshop.check("ex04.hunt", wrong_lines)
 #
 # *fill in · hard · 20 minutes*
 #
-# Now write the pipeline, for files as on the slides. Their records have `height`, `width`, the raw pixels `img_raw` (`tf.io.decode_raw` returns them as numbers), and the `label`, a float that counts from 0. This is how one is written:
-# This notebook only reads images. The next cell hides the GPUs, because TensorFlow would reserve their memory.
+# Now write the pipeline, for files as on the slides. Their records have `height`, `width`, the raw pixels `img_raw` (`tf.io.decode_raw` returns them as numbers), and the `label`, a float that counts from 0.
+#
+# The next cell shows how one is written. It first hides the GPUs, because TensorFlow would reserve their memory, and this notebook only reads images.
 
 # %%
 import os

@@ -188,7 +188,7 @@ def next_scale(scale, good, finite, wait=2000):
     return None  # your code
 
 
-next_scale = nb06.check(next_scale)
+next_scale = nb06.check("next_scale", next_scale)
 
 # %% [markdown]
 # The next cell uses it in a training loop. A larger network or batch, or a lower loss, makes gradients smaller. To imitate that, this loop divides them by 2^16 before they are rounded to `float16`, and multiplies them by it before the update. **Predict** six outcomes: your rule, starting far too high at 2^36; no scale; a fixed scale of 2^36, with and without the overflow check; and no scale, rounded to `bfloat16` or not at all.
@@ -310,7 +310,8 @@ def batch_norm(images, size):
     return None  # your code
 
 
-convolution, batch_norm = nb06.check(convolution), nb06.check(batch_norm)
+convolution = nb06.check("convolution", convolution)
+batch_norm = nb06.check("batch_norm", batch_norm)
 for name, layer in (("convolution", convolution), ("batch norm", batch_norm)):
     print(f"{name}: {np.divide(*layer(96, 2)):.1f} operations per byte in 16 bits")
 
@@ -529,7 +530,7 @@ def block_end(fused):
     return None  # your code
 
 
-block_end = nb06.check(block_end)
+block_end = nb06.check("block_end", block_end)
 
 # %%
 norm = torch.nn.BatchNorm2d(64).to(device)
@@ -594,7 +595,7 @@ def script_gain(share, faster):
     return None  # your code
 
 
-script_gain = nb06.check(script_gain)
+script_gain = nb06.check("script_gain", script_gain)
 
 # %%
 before = "tf32" if "tf32" in precisions else "float32"

@@ -161,6 +161,7 @@ RULE = (
 )
 CONVOLUTION = "n = images * 64 * 56 * 56; return 2 * n * 64 * 9, size * (2 * n + 36864)"
 NORM = "n = images * 64 * 56 * 56; return 5 * n, size * 3 * n"
+LAMBDA = "...\n\nscript_gain = lambda share, faster: 1 / (1 - share + share / faster)"
 
 
 @pytest.mark.parametrize(
@@ -175,6 +176,7 @@ NORM = "n = images * 64 * 56 * 56; return 5 * n, size * 3 * n"
         ("def block_end", "return (3, 1) if fused else (5, 3)", "✓ `block_end`"),
         ("def block_end", "return (2, 1) if fused else (4, 3)", "it is read again"),
         ("def script_gain", "return 1 / (1 - share + share / faster)", "✓ `script_gain`"),
+        ("def script_gain", LAMBDA, "✓ `script_gain`"),
         ("def script_gain", "return 2.5", "script_gain(0.5, 0.5) gives 2.5"),
     ],
 )

@@ -98,10 +98,15 @@ def test_failure_is_shown_and_ends_the_others(tmp_path: Path) -> None:
     assert good.process and good.process.poll() is not None
 
 
-def test_script_without_a_profiler_is_an_error(tmp_path: Path) -> None:
-    plain = runner(tmp_path, "plain", SCRIPT.replace("trace.step()", "pass"))
-    with pytest.raises(RunFailed, match=r"plain.py took no turns: call profile.step\(\)"):
-        race([plain], warm_up=2, window=3, rounds=2)
+@pytest.mark.parametrize(("calls", "took"), [("pass", 0), ("trace.step(), trace.step()", 4)])
+def test_script_that_does_not_call_step_once_per_step_has_no_turns(
+    calls: str, took: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = runner(tmp_path, "plain", SCRIPT.replace("trace.step()", calls))
+    race([plain], warm_up=2, window=3, rounds=2)
+    assert plain.turns == []
+    said = f"plain.py took {took} of 2 turns: call trace.step() once in each step."
+    assert said in capsys.readouterr().out
 
 
 def test_parts_leave_out_the_lead(tmp_path: Path) -> None:
@@ -152,6 +157,25 @@ def test_ladder_records_the_turns_without_traced_steps(
     record = json.loads((tmp_path / "ladder.json").read_text())
     assert record["rungs"]["2_ddp"] == found["2_ddp"] and found["2_ddp"]["loss"] is None
     assert "do not fit" in capsys.readouterr().out  # so they were not there at the same time
+
+
+@pytest.mark.parametrize("plain", ["1_single", "2_ddp"])
+def test_ladder_pairs_no_script_without_turns(
+    plain: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def finished(rung: str) -> Path:
+        script = tmp_path / f"{rung}.py"
+        script.write_text(SCRIPT.replace("trace.step()", "pass") if rung == plain else SCRIPT)
+        return script
+
+    here = SimpleNamespace(runs=tmp_path, data_root=tmp_path, profile="cpu")
+    monkeypatch.setattr(ladder.session, "need", lambda: here)
+    monkeypatch.setattr(ladder, "finished", finished)
+    monkeypatch.setattr(ladder, "_fit_in_memory", lambda runners: True)
+    flags = {"batch_size": 4, "steps": 1, "warm_up": 1, "workers": 1}
+    found = ladder.race(["1_single", "2_ddp"], turns=2, ranks=1, **flags)
+    assert found[plain]["turns"] == [1.0] and not found[plain]["paired"]
+    assert not any("gains" in report for report in found.values())
 
 
 def test_traced_run_is_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

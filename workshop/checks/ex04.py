@@ -230,10 +230,13 @@ def _read(dataset: Any, labels: np.ndarray, batch: int) -> np.ndarray:
         numbers = np.rint(levels[:, 0, 0, 0]).astype(int)
         exact = np.allclose(levels, numbers[:, None, None, None], rtol=0, atol=0.01)
         inside = 0 <= numbers.min() and numbers.max() < len(labels)
-        if pixels.dtype != np.float32 or not (exact and inside):
-            wrong(f"the images, {pixels.dtype} up to {pixels.max():g}, are not their bytes divided"
-                  " by 255.", "The network takes float32 from 0 to 1: tf.cast(image, tf.float32)"
-                  " / 255.")  # fmt: skip
+        scale = "The network takes float32 from 0 to 1: tf.cast(image, tf.float32) / 255."
+        refuse(
+            (pixels.dtype != np.float32,
+             f"the images are {pixels.dtype}, up to {pixels.max():g}, not float32.", scale),
+            (not (exact and inside),
+             f"the images, up to {pixels.max():g}, are not their bytes divided by 255.", scale),
+        )  # fmt: skip
         if not np.array_equal(given, labels[numbers]):
             wrong(f"images with the labels {labels[numbers].tolist()} come with {given.tolist()}.",
                   "Pass each record's label on as it is: it counts from 0, and so does the loss.",

@@ -77,6 +77,8 @@ def judge_sums(ranks: Sequence[dict[str, Any]], size: int, elements: int) -> Non
         (np.array_equal(sums, before), "`gradients` has not changed.",
          "Write into it: `chunk += received` changes the tensor; `chunk = chunk + received` makes"
          " a new one."),
+        (np.allclose(sums, right / size), "The result is the mean; an all-reduce returns the sum.",
+         "Do not divide."),
         (off.any() and (np.nonzero(off)[1] >= elements // size * size).all(),
          f"Wrong on {size} ranks with {elements} elements, which equal chunks do not cover.",
          "`tensor_split` makes chunks that differ by one element; receive into a tensor of the"

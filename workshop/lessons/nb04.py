@@ -90,14 +90,15 @@ def judge_read(yours: Function, folder: Path) -> str:
     shard.write_bytes(b"".join(records))
     found, error = read_all(yours, shard)
     refuse(
-        (isinstance(error, ValueError), f"Reading a good shard of three records ends with {error}.",
+        (isinstance(error, ValueError) and not found,
+         f"Reading a good shard of three records ends with {error}.",
          'Both checksums are right there. Do you open the file with "rb", are your numbers'
-         " little-endian, `<`, of which bytes do you compute the checksum, and do you take the"
-         " first value of struct's tuple?"),
+         " little-endian, `<`, of which bytes do you compute the checksum, do you take the first"
+         " value of struct's tuple, and do you stop at the end of the file?"),
         (error, f"Reading a good shard of three records ends with {error!r}, after"
          f" {len(found)} of them.", f"{FORMAT} {own_frame(error, yours) if error else ''}"),
-        (found == contents[:1] or (found and isinstance(found[0], int)),
-         "It returns one record.", "Use `yield`, which continues with the next one."),
+        (found and isinstance(found[0], int), "It returns the data of one record.",
+         "Use `yield`, which continues with the next one."),
         (found != contents, f"It should yield {contents}, and it yields {found}.", FORMAT),
     )  # fmt: skip
     parts = {"the length": 0, "the checksum of the length": 9, "the data": 14,

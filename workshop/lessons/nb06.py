@@ -165,8 +165,7 @@ CASES: dict[Function, list[tuple[Any, ...]]] = {
 }  # fmt: skip
 
 
-def check(own: Function) -> Function:
+def check(name: str, own: Function) -> Function:
     """Return a learner's function if it is right, else the finished one of that name."""
-    finished = next(function for function in CASES if function.__name__ == own.__name__)
-    mistakes = MISTAKES[finished]
-    return choose_by_cases(own.__name__, own, finished, CASES[finished], mistakes, show=True)
+    finished = next(function for function in CASES if function.__name__ == name)
+    return choose_by_cases(name, own, finished, CASES[finished], MISTAKES[finished], show=True)

@@ -6,7 +6,7 @@ import contextlib
 import gc
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 from unittest import mock
 
 import torch
@@ -234,12 +234,16 @@ def judge_capture(own: Callable[..., Any], device: str, gpu: Gpu | None) -> str:
 # --- a CUDA graph without a GPU -------------------------------------------------------------------
 
 
+def unknown(name: str) -> NoReturn:
+    wrong(f"`{name}` is not known here, without a GPU; on one, it may be right.",
+          "Use the calls of steps 1 to 4.")  # fmt: skip
+
+
 class StandIn:
     """A part of `torch.cuda`, with the methods that the notebook names."""
 
     def __getattr__(self, name: str) -> Any:
-        wrong(f"`{name}` is not known here, without a GPU; on one, it may be right.",
-              "Use the calls of steps 1 to 4.")  # fmt: skip
+        unknown(name)
 
 
 class Stream(StandIn):
@@ -325,9 +329,9 @@ class Gpu(TorchDispatchMode):
             self.current = before
 
     @contextlib.contextmanager
-    def capture(self, graph: Graph, *args: Any, **keywords: Any) -> Iterator[None]:
+    def capture(self, cuda_graph: Graph, *args: Any, **keywords: Any) -> Iterator[None]:
         """Let a graph capture all operators."""
-        self.graph = graph
+        self.graph = cuda_graph
         try:
             yield
         finally:
@@ -340,6 +344,7 @@ def stand_in() -> Iterator[Gpu]:
     with Gpu() as gpu, mock.patch.multiple(
         torch.cuda, CUDAGraph=Graph, graph=gpu.capture, stream=gpu.on, synchronize=gpu.synchronize,
         Stream=lambda *args, **keywords: Stream(gpu),
+        Event=lambda *args, **keywords: unknown("Event"),
         current_stream=lambda *args: gpu.current, default_stream=lambda *args: gpu.default,
     ), mock.patch.object(torch.cuda.graphs, "graph_pool_handle"):  # fmt: skip
         yield gpu

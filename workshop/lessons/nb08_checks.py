@@ -171,7 +171,8 @@ def judge_seconds(got: Any, took: np.ndarray, called: int) -> None:
          "Return seconds: they can be added, and the mean of rates is not the rate."),
     )  # fmt: skip
     wrong(f"The calls took {times[0]} seconds; it returns {times[1]}.",
-          "Read time.perf_counter() before and after each call.")  # fmt: skip
+          "Return the seconds between two readings of time.perf_counter(), before and after each"
+          " call.")  # fmt: skip
 
 
 def judge_fit(yours: Function) -> str:

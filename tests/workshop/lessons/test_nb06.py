@@ -61,20 +61,18 @@ ROWS = [(finished, row) for finished, rows in nb06.MISTAKES.items() for row in r
 )
 def test_wrong_function_gets_its_diagnosis(finished, row, capsys):
     wrong, diagnosis, remedy = row
-    wrong.__name__ = finished.__name__
-    assert nb06.check(wrong) is finished
+    assert nb06.check(finished.__name__, wrong) is finished
     assert f"✗ `{finished.__name__}`: {diagnosis} {remedy}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("finished", nb06.CASES)
 def test_right_function_is_used_and_an_unwritten_one_replaced(finished, capsys):
-    assert nb06.check(finished) is finished
+    assert nb06.check(finished.__name__, finished) is finished
 
     def stub(*given):
         return None
 
-    stub.__name__ = finished.__name__
-    assert nb06.check(stub) is finished
+    assert nb06.check(finished.__name__, stub) is finished
     said = capsys.readouterr().out
     assert "is right in all" in said and "not written yet" in said
 

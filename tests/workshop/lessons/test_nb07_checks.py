@@ -115,6 +115,8 @@ STEPS = {  # a change to the finished version, and what the check says on a CPU
         "side.wait_stream(torch.cuda.current_stream())",
         "side.wait_event(torch.cuda.current_stream().record_event())",
     ): "✗ `wait_event` is not known here, without a GPU",
+    ("range(3)", "range(3, torch.cuda.Event())"): "✗ `Event` is not known here, without a GPU",
+    ("torch.cuda.graph(graph)", "torch.cuda.graph(cuda_graph=graph)"): "✓ `capture` is right",
     ("with torch.cuda.graph(graph):", "graph.capture_begin()\n    if 1:"): "✗ `capture_begin` is",
     ("# recorded", "; output.max().item()  # recorded"): "✗ `capture` ended with RuntimeError: op",
 }

@@ -90,7 +90,7 @@ WRONG_CLOCKS = {
     "These are rates": clock(result=rates),
     "one per call": clock(result=statistics.mean),
     "the best of n hides": clock(result=min),
-    "it returns 20": clock(result=lambda s: [1000 * x for x in s]),
+    "Return the seconds between": clock(result=lambda s: [1000 * x for x in s]),
     "It returns None": clock(result=lambda s: None),
     "It returns {'s'": clock(result=lambda s: {"s": s}),
     "It made 1 calls": lambda step, *rest: step() or [0.1],
