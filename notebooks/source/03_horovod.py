@@ -3,7 +3,7 @@
 #
 # After this notebook, you can turn a single-GPU script into a multi-GPU one with Horovod or DDP in five changes, recognise what goes wrong without each, write an all-reduce, and predict what the exchange of gradients costs.
 #
-# **Time:** 90 minutes · **Needs:** notebook 02 · **On a CPU:** about 4 minutes to run · **With one GPU:** most of it runs on the CPU
+# **Time:** 90 minutes · **Needs:** notebook 02 · **On a CPU:** about 3 minutes to run · **With one GPU:** most of it runs on the CPU
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -98,14 +98,14 @@ def follow(n):
 
 
 shown = display(Pretty(follow(4)), display_id=True)
-slider = IntSlider(4, 2, 8, description="workers")
+slider = IntSlider(4, 2, 6, description="workers")
 slider.observe(lambda change: shown.update(Pretty(follow(change.new))), "value")
 slider
 
 # %% [markdown]
-# The other chunks travel at the same time, each one worker behind the next. Each worker sends one chunk per step, so `2 (n − 1) / n` times the gradients' size, always less than twice: 153 MB with 4 workers, 179 with 8. Patarasuk and Yuan (2009) showed that no algorithm in which the workers add can send less. Horovod builds on the ring ([Sergeev and Del Balso, 2018](https://arxiv.org/abs/1802.05799)).
+# It takes `2 (n − 1)` steps. The other chunks travel at the same time, each one worker behind the next. A worker sends one chunk, 1/n of the gradients, per step: in all, `2 (n − 1) / n` times their size, less than twice: 153 MB with 4 workers, 179 with 8. Patarasuk and Yuan (2009) showed that no algorithm in which the workers add can send less. Horovod builds on the ring ([Sergeev and Del Balso, 2018](https://arxiv.org/abs/1802.05799)).
 #
-# **Your turn: write the ring** in 15 lines. In step `s`, **rank** `r` (worker `r`) sends chunk `(r − s) % n` to the next rank and receives chunk `(r − s − 1) % n` from the one before, for `2 (n − 1)` steps. `dist.isend(tensor, rank)` and `dist.irecv(tensor, rank)`, which overwrites its tensor, return at once; call `wait()` on both before you touch a tensor. The chunks of `gradients.tensor_split(n)` are views: change them in place. The check compares yours with `dist.all_reduce` on two ranks and on three.
+# **Your turn: write the ring** in 15 lines. In step `s`, **rank** `r` (worker `r`) sends chunk `(r − s) % n` to the next rank and receives chunk `(r − s − 1) % n` from the one before. `dist.isend(tensor, rank)` and `dist.irecv(tensor, rank)`, which overwrites its tensor, return at once; call `wait()` on both before you touch a tensor. The chunks of `gradients.tensor_split(n)` are views: change them in place. The check compares yours with `dist.all_reduce` on two ranks and on three.
 
 # %%
 import torch  # other processes run this cell: import here what it uses
@@ -186,11 +186,11 @@ workshop.ladder.figure()
 # %% [markdown]
 # This is the **ladder**. Left: images/s, divided like the step; each dot is a turn. Right: this rung over the one before, turn by turn, with your prediction. A hollow dot means: no clear difference.
 #
-# **Efficiency** is the speed-up per worker: 89% for eight V100s (published: 10,263 images/s; one trains 1,443). On a CPU, 1 / *n* is a draw: one worker also has all cores.
+# **Efficiency** is this ratio divided by *n*: 89% for eight V100s (published: 10,263 images/s; one trains 1,443). On a CPU, 1 / *n* is a draw.
 #
-# Which part of a step grew most? (On a CPU, compare with *n* times one worker's.) If it is compute, the workers slow each other down: computation, exchange and the reading processes share cores and memory bandwidth (GPUs share only the host: notebook 04). If it is communication, the workers wait for the exchange, the subject of the rest of this notebook.
+# Which part of a step grew most? (On a CPU, compare with *n* times one worker's.) If it is compute, the workers slow each other down: computation, exchange and the reading processes share cores and memory bandwidth (GPUs share only the host: notebook 04). If it is communication, they wait for the exchange, measured below.
 #
-# Is the script *correct*? The next cell tries it, and shows the evidence for each change: ✗ means *missing*, ○ *not seen*; the line says why.
+# First: is the script *correct*? The next cell tries it, and shows the evidence for each change: ✗ means *missing*, ○ *not seen*; the line says why.
 
 # %%
 flags = ["--image-size", session.small_size, "--batch-size", session.small_batch]
@@ -270,7 +270,7 @@ dist.destroy_process_group()
 # - Without the **average**, the ranks start out equal, drift apart, and move further.
 # - Without **all four**, every rank runs the same training. Equal weights are not enough: count the images.
 #
-# No run failed, and four losses, each of other random images, prove nothing.
+# No run failed, and four losses, each of different random images, prove nothing.
 #
 # ## How much of the exchange does a step wait for?
 #
@@ -380,9 +380,9 @@ dist.destroy_process_group()  # else a thread of Gloo can abort Python at its ex
 # %% [markdown]
 # ### Latency and bandwidth
 #
-# Gloo's shortest time up to 64 KB is α. β minimises the *relative* errors from 1 to 32 MB, the sizes of buckets.
+# Gloo's shortest time up to 64 KB is α. β minimises the *relative* errors from 4 to 32 MB, the sizes of buckets.
 #
-# **Predict** the ratio of the times: 32 MB is 8,192 × 4 KB. At which sizes is `ring.py` slowest against Gloo?
+# **Predict** the ratio of the times: 32 MB is 8,192 × 4 KB.
 
 # %%
 import matplotlib.pyplot as plt
@@ -391,14 +391,13 @@ import numpy as np
 measured = json.loads(Path("overlap.json").read_text())
 swept = {way: np.array(rows).T for way, rows in measured["sweep"].items()}
 size, seconds = swept["Gloo"]
-latency, large = seconds[size <= 2**16].min(), size >= 2**20
+latency, large = seconds[size <= 2**16].min(), size >= 2**22
 rows, right = size / seconds, 1 - latency / seconds  # bytes / β / seconds = 1 - α / seconds
 (per_byte,) = np.linalg.lstsq(rows[large, None], right[large])[0]
 line = latency + per_byte * size
 print(f"α is {1e6 * latency:.0f} µs, β {1e-9 / per_byte:.2f} GB/s (with your number of workers)")
-for i in range(0, len(size), 4):
-    print(f"{size[i] / 1024:6,.0f} KB: {1e3 * seconds[i]:7.2f} ms,", end=" ")
-    print(f"by the line {1e3 * line[i]:7.2f}; ring.py {swept['ring.py'][1, i] / seconds[i]:.1f} ×")
+for i in (*range(0, len(size) - 1, 4), -1):
+    print(f"{size[i] / 1024:6,.0f} KB: {1e3 * seconds[i]:7.2f} ms, by the line {1e3 * line[i]:.2f}")
 
 fig, axes = plt.subplots(figsize=(9, 3.6), layout="constrained")
 colour = workshop.MEANING["communication"]
@@ -418,7 +417,7 @@ workshop.figure(fig, alt=f"Time of an all-reduce by size: {said}.")
 #
 # A small message costs little more than α, so gradients travel in buckets. In a model, a message leaves when its bucket is full and a sender is free (two threads in Gloo, one stream in NCCL). It takes `α + bytes / β`.
 #
-# **Your turn: write the model** in five lines. `full` says when each bucket is full (seconds after the pass began), `takes` how long its message takes, `alone` how long the pass takes. The next message leaves with the first free sender. How long after the pass has the last one arrived?
+# **Your turn: write the model** in five lines. `full` says when each bucket is full (seconds after the pass began), `takes` how long its message takes, `alone` how long the pass takes. The next message leaves with the first free sender. How long after the pass does the last one arrive?
 #
 # **Predict:** how many milliseconds after the pass does the exchange end? Whose gradients leave first?
 
@@ -435,9 +434,10 @@ after_the_pass = nb03.check_after_the_pass(after_the_pass)
 (run,) = measured["runs"]
 full, size, layers = map(list, zip(*run["buckets"], strict=True))
 takes = (latency + per_byte * np.array(size)).tolist()
-for layer, nbytes, at, seconds in zip(layers, size, full, takes, strict=True):
+rows = zip(layers, size, full, takes, measured["messages"], strict=True)
+for layer, nbytes, at, by_line, seconds in rows:
     print(f"{nbytes / 1e6:4.1f} MB from {layer:15} full after {1e3 * at:6.1f} ms;", end=" ")
-    print(f"the message takes {1e3 * seconds:5.1f} ms by the line")
+    print(f"its message takes {1e3 * seconds:.1f} ms alone, {1e3 * by_line:.1f} by the line")
 workshop.trace("ddp.json")
 alone, parts = np.array(run["alone"]), np.array(run["parts"])
 pass_s, (_, waiting, after) = np.median(alone), np.median(parts, axis=0)
@@ -451,11 +451,11 @@ print(f"Computing with the exchange over without, turn by turn: {slower}")
 # %% [markdown]
 # The last layers' gradients leave first. The last message cannot be hidden: nothing is left to compute.
 #
-# Your model leaves out two things. Ranks wait for the slowest, and exchange and computation share hardware (the cores with Gloo, a few multiprocessors with NCCL): the ratio shows how much the exchange slows computing. In the figure, only the exchange runs where it is shaded. Compare with the race's `communication`: there, processes that read images take cores, too, and ranks do not start a step together.
+# The figure's exposed time is of one traced step (shaded: only the exchange runs), the table's the mean of three. Both include the wait for the slowest rank; the printed lines separate it, without the profiler. Your model leaves out this wait, and that exchange and computation share hardware (the cores with Gloo, a few multiprocessors with NCCL): the ratio shows how much the exchange slows computing.
 #
 # ## What would eight GPUs lose?
 #
-# No run on several GPUs was recorded here. Your model can predict one, with the speeds that [NCCL 2.20 assumes](https://github.com/NVIDIA/nccl/tree/v2.20.5-1/src/graph). The step is the recorded H100's, with synthetic images. Assume that backward takes two thirds of it, and buckets fill as above. **Predict:** which links cost eight GPUs more than 5%?
+# No run on several GPUs was recorded: your model predicts one, with the speeds that [NCCL 2.20 assumes](https://github.com/NVIDIA/nccl/tree/v2.20.5-1/src/graph). The step is the recorded H100's, with synthetic images. Assume that backward takes two thirds of it, and buckets fill as above. **Predict:** which links cost eight GPUs more than 5%?
 
 # %%
 step = 256 / session.results["h100.float16.ips"].value
@@ -466,7 +466,7 @@ print(f"{'ms of eight with':26}{'all messages':>14}{'exposed':>10}{'efficiency':
 for link, gigabytes, hop in (  # per second, GPU (or host) and direction; seconds per hop
     ("H100's NVLink", 371, 3.4e-6),
     ("V100's NVLink", 120, 3.4e-6),
-    ("PCI Express 3.0", 12, 5.7e-6),
+    ("PCIe 3.0, not shared", 12, 5.7e-6),
     ("Ethernet, 10 Gbit/s", 1.2, 14e-6),
 ):
     # the ring: 2 (n - 1) steps, in each of which a hop sends one of n chunks
@@ -476,7 +476,7 @@ for link, gigabytes, hop in (  # per second, GPU (or host) and direction; second
     print(f"{step / (step + exposed):12.1%}")
 
 # %% [markdown]
-# By this model, only Ethernet costs over 5%. A step of the eight published V100s (batch 208) takes 17.9 ms longer than one's: notebook 08 looks for the reasons. `nvidia-smi topo -m` names a machine's links ([docs/commands.md](../docs/commands.md#links-between-gpus)).
+# By this model, only Ethernet costs over 5%. On eight V100s (published, batch 208 each), a step takes 17.9 ms longer than on one: notebook 08 looks for the reasons. `nvidia-smi topo -m` lists a machine's links ([docs/commands.md](../docs/commands.md#links-between-gpus)).
 #
 # ## What does the larger batch change?
 #
@@ -511,7 +511,7 @@ print(f"guessing   {np.log(12):6.2f}")
 session.expect({f"horovod.large_batch.{name}": losses.get(name) for name in names})
 
 # %% [markdown]
-# Over ten recorded seeds, neither the unscaled run nor the scaled one without warm-up ends reliably below the loss of guessing, 2.48. With warm-up, the loss may first rise, but it ends closest to the small batch's, in an eighth of the steps. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) warm up because the network changes rapidly at first; they reached almost the same ImageNet accuracy with ResNet-50 at a batch of 8,192 (23.74% error) as at 256 (23.60%).
+# It is not: over ten recorded seeds, neither the unscaled run nor the scaled one without warm-up ends reliably below the loss of guessing, 2.48. With warm-up, the loss may first rise, but it ends closest to the small batch's, in an eighth of the steps. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) warm up because the network changes rapidly at first; they reached almost the same ImageNet accuracy with ResNet-50 at a batch of 8,192 (23.74% error) as at 256 (23.60%).
 #
 # ## Key takeaways
 #

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 04 · TFRecord
 #
-# After this notebook, you can measure whether the input limits a training run, write and read TFRecord shards byte by byte, and build an input pipeline in PyTorch or, stage by stage and for many ranks, in tf.data.
+# After this notebook, you can measure whether the input limits a training run, write and read TFRecord shards record by record, and build an input pipeline in PyTorch or, stage by stage and for many ranks, in tf.data.
 #
 # **Time:** 60 minutes · **Needs:** notebook 03, and TensorFlow for tf.data · **On a CPU:** about 2 minutes to run
 
@@ -83,7 +83,7 @@ for gpus in (1, 8):
 # %% [markdown]
 # ## Many small files
 #
-# ImageNet is 1.3 million files. Each has to be found, opened, read and closed. **Predict:** what share of the loop's time is that?
+# ImageNet is 1.3 million files. Each has to be opened, read and closed. **Predict:** what share of the loop's time is that?
 
 # %%
 some = random.sample(paths, min(96, len(paths)))
@@ -228,15 +228,13 @@ class Shards(torch.utils.data.IterableDataset):
 
 
 # %% [markdown]
-# The next cell starts the workers and feeds a simulated device, which sleeps for as long as a real one would compute, so that you can choose its speed. In each cell with a `guess`, **predict** the speed-up. A single measurement can mislead: the two inputs take turns, and a difference is clear if all turns, at least five, agree.
+# The next cell starts the workers and feeds a simulated device, which sleeps for as long as a real one would compute (you set its speed). In each cell with a `guess`, **predict** the speed-up, here over the Python loop. A single measurement can mislead: the two inputs take turns, and a difference is clear if all turns, at least five, agree.
 
 # %%
 photos = Shards(rank=0, size=1)
 loader = torch.utils.data.DataLoader(
     photos, batch_size, num_workers=cores, prefetch_factor=2, multiprocessing_context="fork"
 )  # forked workers know this notebook's classes
-images, labels = next(iter(loader))
-print(tuple(images.shape), images.dtype, labels[:8].tolist())
 stages = {"Python loop": python_loop(), "PyTorch workers": iter(loader)}
 ahead = {"PyTorch workers": 2 * cores}  # batches prepared ahead: taken before the clock starts
 timed = {}
@@ -247,13 +245,14 @@ def rate(name, compute_s=batch_size / device):
     batches = iter(stages[name])
     for _ in range(1 + ahead.get(name, 0)):
         next(batches)
-    burst = max(1, ahead.get(name, 0) // 2)  # workers deliver one batch each at a time
-    count = session.batches + -session.batches % burst  # whole bursts
+    count = session.batches * (cores if name in ahead else 1)  # these use all cores
     begin = time.perf_counter()
     for _ in range(count):
         time.sleep(compute_s)
         next(batches)
-    return batch_size * count / (time.perf_counter() - begin)
+    seconds = time.perf_counter() - begin
+    time.sleep(seconds * ahead.get(name, 0) / count)  # the workers refill before the next turn
+    return batch_size * count / seconds
 
 
 def measure(name, guess, before="Python loop"):
@@ -361,6 +360,7 @@ if TF:
 # All stages in one figure. Up to `+ decode the crop`, input and device alternate; PyTorch's workers and `+ prefetch`, the complete pipelines, overlap with the device.
 
 # %%
+timed |= {"PyTorch workers": timed.pop("PyTorch workers")}  # last: not a stage of tf.data
 speed = {name: float(np.median(values)) for name, values in timed.items()}
 fig, ax = plt.subplots(figsize=(9, 3.8), layout="constrained")
 workshop.ranges(ax, timed, "input")
@@ -372,26 +372,26 @@ found = ", ".join(f"{name} {value:.0f}" for name, value in speed.items())
 workshop.figure(fig, alt=f"Images/s with a device of {device:,.1f}: {found}.")
 
 # %% [markdown]
-# If a bar ends left of the dashed line, **the device waits for its input**. While images are decoded one at a time, expect little from tf.data or interleaving. *n* cores decode at most *n* times as fast; on a busy machine, the gain can vanish. Prefetching hides the shorter of input and device. PyTorch's workers use *n* cores and prefetch.
+# If a bar ends left of the dashed line, **the device waits for its input**. While images are decoded one at a time, expect little from tf.data or interleaving. *n* cores decode at most *n* times as fast, less on a busy machine. Decoding only the crop skips few Huffman codes. Prefetching hides the shorter of input and device. PyTorch's workers use *n* cores and prefetch.
 #
 # Shards alone save at most the time of reading, a few percent if your files are cached. They pay off where opening a file is slow (notebook 01). Rung 3, in 05, reads yours.
 #
-# Compare the two complete pipelines. tf.data's threads run no Python and decode only the crop, but that does not make it the faster one on every machine: measure both.
-#
 # ## Where is the time going now?
 #
-# How many cores keep a device busy? Divide its images/s by those of one core. **Predict** how many one H100 needs.
+# How many cores keep a device busy? Divide its images/s by those of one core. Without a device, the two complete pipelines take turns. tf.data's threads run no Python and decode only the crop: **predict** whether it is faster, and how many cores one H100 needs.
 
 # %% tags=["results"]
 devices = {
     "one V100, FP16 (published)": session.results["published.v100.1gpu.fp16.ips"].value,
     "one H100, float16 (recorded)": session.results["input.h100.synthetic"].value,
 }
-for name in ["PyTorch workers"] + ["+ prefetch"] * TF:
-    one_core = np.median([rate(name, compute_s=0) for _ in range(rounds)]) / cores
+turns = np.array([[rate(name, compute_s=0) for name in ahead] for _ in range(rounds)])
+for name, one_core in zip(ahead, np.median(turns, axis=0) / cores, strict=True):
     print(f"One of {cores} cores prepares {one_core:,.0f} images/s with {name!r}. Cores needed:")
     for device_name, needed in devices.items():
         print(f"  {needed / one_core:8.3g} for {needed:7,.1f} images/s: {device_name}")
+if TF:
+    print(f"+ prefetch over PyTorch workers: {workshop.ratio(turns[:, 1] / turns[:, 0])}")
 session.expect(dict.fromkeys(f"input.h100.{way}" for way in ("synthetic", "dali", "tfrecord")))
 
 # %% [markdown]
@@ -422,7 +422,7 @@ if TF:
 # %% [markdown]
 # - **No shard** is the talk's recipe 2: every rank reads the whole file.
 # - **Shuffle, shard**: each rank shuffles with a different seed, so the eighths overlap and miss a third of the images.
-# - **One seed** is right, but each rank reads everything and drops seven of eight records.
+# - **Shuffle with one seed, shard** is right, but each rank reads everything and drops seven of eight records.
 # - **Shard, shuffle** is right and cheap. Shard the *file names*, before anything is read. If shards differ in size, `.take(steps)` gives all ranks the same number of steps. Each rank sees the same eighth in every epoch, unless you reshuffle the files with a common seed.
 #
 # **Your turn.** Put the stages together, for one rank of many: which order do `shard`, `interleave`, `shuffle`, `map`, `batch` and `prefetch` need? `decode_crop` above returns an image and its label. The check runs your function on small shards whose labels number the images. Then it feeds the device; **predict** its speed-up over `+ prefetch`. `tf.data.AUTOTUNE` lets tf.data choose a buffer size or `num_parallel_calls`.
@@ -445,7 +445,7 @@ if TF:
 # %% [markdown]
 # ### How good is a shuffle buffer?
 #
-# How large must your buffer be? An image can come at most one buffer length earlier than in the file. That is enough if the file was shuffled when it was written. In the next cell, the file is sorted by class, as if you had packed one class folder after another. **Predict:** how many of the 12 classes does a batch of 32 contain if the buffer holds half a class? And two classes?
+# How large must your buffer be? An image can come at most one buffer length earlier than in the file. In the next cell, the file is sorted by class, as if you had packed one class folder after another. **Predict:** how many of the 12 classes does a batch of 32 contain if the buffer holds half a class? And two classes?
 
 # %%
 if TF:
@@ -480,7 +480,7 @@ if TF:
         print(f"{name:10}", *(f"{float(angle):+6.1f}°" for angle in drawn))
 
 # %% [markdown]
-# NumPy draws once, when the graph is built: the first row keeps one angle throughout training. **Draw random numbers in the graph.**
+# NumPy draws once, when the graph is built: every image is rotated by the same angle. **Draw random numbers in the graph.**
 #
 # ## Train from your shards in TensorFlow
 #

@@ -200,7 +200,7 @@ def test_eight_gpus_of_03_are_predicted_from_lists_as_in_the_check(capsys) -> No
     (master,) = (ROOT / "notebooks" / "source").glob("03_*.py")
     (cell,) = (c["source"] for c in masters.read_master(master) if "H100's NVLink" in c["source"])
     exec(cell, names)
-    assert re.search(r"PCI Express 3.0 +43.9 +29.2 ", capsys.readouterr().out)
+    assert re.search(r"PCIe 3.0, not shared +43.9 +29.2 ", capsys.readouterr().out)
 
 
 def body(function: Any) -> str:
