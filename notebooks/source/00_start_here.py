@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 00 · Start here
 #
-# In this course, you write one script that trains ResNet-50 v1.5, and make it faster, one change at a time. Before each, you measure: *where is the time going now?* On one H100, the changes took an earlier version, which read JPEG files, from 1,080 to 4,107 images per second (recorded; the figure is below). With several GPUs, you also measure what each GPU adds. On a laptop, you do the same with smaller images.
+# In this course, you write one script that trains ResNet-50 v1.5, and make it faster, one change at a time. Before each, you measure: *where is the time going now?* On one H100, the changes took an earlier version, which read JPEG files with 12 workers, from 1,080 to 4,107 images per second (recorded; figure below). With several GPUs, you also measure what each GPU adds. On a laptop, you do the same with smaller images.
 #
-# By the end of this notebook, you will have trained and tested a network, and will know what happens in a training step and why training is so expensive. You should know Python and the basics of deep learning: convolutions, losses and gradient steps. If you have trained networks often, run the first two code cells, and continue with [why training is expensive](#Why-training-is-expensive).
+# By the end of this notebook, you will have trained and tested a network, and will know what happens in a training step and why training is so expensive. You should know Python and the basics of deep learning: convolutions, losses and gradient steps. If you have trained networks often, run all cells, and read on from [why training is expensive](#Why-training-is-expensive).
 #
 # **Time:** 20 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about a minute to run, plus a minute if the set-up has not generated the images
 
@@ -53,7 +53,7 @@ guess = {32: 50, 8: 50}  # your numbers, in percent, by batch
 #   --data-root "$DATA" --seed $SEED --model-prefix first --report "run-$(date +%s).json" 2>&1
 
 # %% [markdown]
-# Lines that begin with `--` list the settings, with the reason for each value. `top-1` is the percentage of images whose highest-scoring class is right; for training images, it averages over the epoch, on random crops. `img/s` (or `ips`) is images per second. The learning rate (`lr`) drops tenfold three times, so late epochs add little.
+# Lines that begin with `--` list the settings, with the reason for each value. `top-1` is the percentage of images whose highest-scoring class is right; for training images, it averages over the epoch, on random crops. `img/s` (or `ips`) is images per second; the first steps are slow. The learning rate (`lr`) rises, then drops tenfold three times, so late epochs add little.
 #
 # What does the network confuse? Show it eight validation images. In the command, `first $EPOCHS` names the weights that training saved.
 
@@ -84,9 +84,9 @@ fig.suptitle(f"{right} of 8 are right: each answer with its probability")
 workshop.figure(fig, alt=f"Eight road signs, of the classes {', '.join(truth)}")
 
 # %% [markdown]
-# **Try it:** which class will `speed-50` be confused with? In the cell that chooses the images, replace `*/*.jpg` with `speed-50/*.jpg`. Then run it and the next two again.
+# **Try it:** how often is `speed-50` confused with `speed-80`? In the cell that chooses the images, replace `*/*.jpg` with `speed-50/*.jpg`. Then run it and the next two again.
 #
-# Eight images are too few to judge a network by. The run's report has the top-1 on the whole validation set. The next cell prints it, your prediction, and the share of time spent waiting for images: the most that a faster input can save. The table has a full ResNet-50, after nine epochs on the same images (recorded).
+# Eight images are too few to judge a network by. The run's report has the top-1 on the whole validation set. The next cell prints it, your prediction, and the share of time spent waiting for images: the most that a faster input can save. The table has recorded runs of a full ResNet-50, nine epochs on the same images.
 
 # %%
 import json
@@ -97,12 +97,12 @@ for file in sorted(Path().glob("run-*.json")):
     batch, decoders = flags["batch_size"]["value"], flags["data_nthreads"]["value"]
     top1 = report["metrics"]["val.top1"]
     print(f"batch {batch}, {decoders} decoding thread(s):", end=" ")
-    print(f"{count // batch} steps per epoch, {report['total_duration']:.0f} s,", end=" ")
-    print(f"{seconds['data'] / sum(seconds.values()):.0%} of the training is waiting for images")
+    print(f"{count // batch} steps per epoch, {report['total_duration']:.0f} s in all;", end=" ")
+    total = sum(seconds.values())
+    print(f"training: {total:.0f} s, of which {seconds['data'] / total:.0%} is waiting for images")
     print("  validation top-1 after each epoch:", ", ".join(f"{value:.1f}%" for value in top1))
     print(f"  you expected {guess.get(batch, '?')}%")
-recorded = ("resnet50.float32.top1", "resnet50.float32.minutes", "h100.top1", "h100.seconds")
-session.expect(dict.fromkeys(f"roadsigns.{key}" for key in recorded))
+session.expect(dict.fromkeys(["roadsigns.resnet50.float32.top1", "roadsigns.h100.seconds"]))
 session.note("first_top1", top1[-1], "%", "accuracy of your last run")
 
 # %% [markdown]
@@ -110,13 +110,13 @@ session.note("first_top1", top1[-1], "%", "accuracy of your last run")
 #
 # **Predict:** with 8 images per step, how many steps per epoch? Does the run take longer? Is the network more accurate? **Your turn:** enter the accuracy in `guess`, set `BATCH=8` in the training cell, and rerun from the `guess` cell to the one above, which shows all runs.
 #
-# Then set `BATCH=32` again, and **predict** the share of waiting with one decoding thread: add `--data-nthreads 1`, run, compare. On a GPU, delete `--network tiny`, too: the default is ResNet-50 (one H100: 42 s, recorded).
+# Then set `BATCH=32` again, and **predict** the share of waiting with one decoding thread: add `--data-nthreads 1`, run, compare. On a GPU, then delete that flag and `--network tiny`: the default is ResNet-50.
 #
-# <details><summary>Why?</summary>Four times as many steps at a quarter of the learning rate are meant to end alike (*linear scaling*, notebook 02). But each step has a fixed cost: see notebook 02. One thread: only if it decodes more slowly than the network computes does each step wait, for the difference.</details>
+# <details><summary>Why?</summary>Four times as many steps at a quarter of the learning rate are meant to end alike (*linear scaling*). But each step has a fixed cost. Notebook 02 explains both. With one thread, steps wait only if it decodes more slowly than the network computes, and only for the difference.</details>
 #
 # ## What happens in a step
 #
-# Each step repeats the same work on the next batch. The processor reads JPEGs from storage, decodes and crops them, and copies the pixels to the device that computes, usually a GPU. The **forward** pass turns pixels into predictions and keeps each layer's output. The **loss** compares the predictions with the labels. The **backward** pass goes through the layers in reverse and uses the kept outputs to compute a gradient for every weight. If there are several devices, they **exchange** gradients, so that each uses the average. The **update** then changes the weights. The figure shows how much data moves where, for ResNet-50 and 64 images. Later figures keep its colours.
+# Each step repeats the same work on the next batch. The processor reads JPEGs from storage, decodes and crops them, and copies the pixels to the device that computes, usually a GPU. The **forward** pass turns pixels into predictions and keeps each layer's output. The **loss** compares the predictions with the labels. The **backward** pass goes through the layers in reverse and uses the kept outputs to compute a gradient for every weight. If there are several devices, they **exchange** gradients (*communication*), so that each uses the average. The **update** then changes the weights. The figure shows how much data moves where, for ResNet-50 and 64 images. Later figures keep its colours.
 
 # %% tags=["folded"]
 batch, weights = 64, 25_557_032  # of ResNet-50
@@ -127,12 +127,12 @@ gradients = weights * 4 / 1e6  # MB
 places = {"JPEG files": (0, 1), "decode, crop": (2.2, 1), "forward": (2.2, 0), "loss": (4, 0),
           "backward": (6, 0), "update": (8.4, 0), "other devices": (6, 1)}  # fmt: skip
 moves = [  # from, to, part, bend; text and its position
-    ("JPEG files", "decode, crop", "input", 0, f"input: {jpegs:.1f} MB", 0.95, 1.1),
+    ("JPEG files", "decode, crop", "input", 0, f"input: {jpegs:.1f} MB", 1.03, 1.15),
     ("decode, crop", "forward", "input", 0, f"{pixels:.1f} MB of pixels", 3.1, 0.5),
     ("forward", "loss", "compute", 0, "compute", 3.15, 0.1),
     ("loss", "backward", "compute", 0, "", 0, 0),
     ("forward", "backward", "compute", 0.3, f"each layer's output is kept: {kept:.1f} GB", 4, -0.7),
-    ("backward", "update", "compute", 0, f"gradients, {gradients:.0f} MB", 7.3, 0.1),
+    ("backward", "update", "compute", 0, f"gradients, {gradients:.0f} MB", 7.25, 0.15),
     ("backward", "other devices", "communication", 0, "communication:\ngradients", 6.9, 0.4),
 ]
 fig, ax = plt.subplots(figsize=(9, 3))
@@ -157,7 +157,7 @@ workshop.figure(fig, alt=f"A step as a diagram: {alt}")
 #
 # How long does one training run on ImageNet take: 1,281,167 training images, and the published recipe's 90 epochs? On one V100, a data-centre GPU from 2017, [NVIDIA's program](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) trains at 400.2 images per second in 32-bit precision (FP32) and at 1,442.6 in 16-bit (FP16). **Predict:** hours, days or weeks for each? And how many MB/s must storage deliver, at 115 KB per image?
 #
-# **Your turn:** write the formula. The cell after it checks it, and uses it for three GPUs and for your run above.
+# **Your turn:** write the formula. The next cell checks it, and uses it for three GPUs and your run.
 
 
 # %%
@@ -187,15 +187,15 @@ for gpu, key, most in (
         f"{reached:.0f} of {peak.value:g} TFLOP/s ({peak.kind} peak), or {reached / peak.value:.0%}"
     )
 speeds = report["metrics"]["train.total_ips"]  # of your last run, without each epoch's first step
-rate = sum(speeds) / len(speeds)
+rate = len(speeds) / sum(1 / speed for speed in speeds)  # equal images: the harmonic mean
 seconds = 3600 * training_hours(count, len(speeds), rate)
 print(f"your last run: {rate:,.0f} images/s take {seconds:.0f} s;", end=" ")
 print(f"measured, with first steps: {sum(report['env']['seconds'].values()):.0f} s")
 
 # %% [markdown]
-# In FP32, arithmetic is the cause: the V100 computes at 63% of its peak for over three days; the published run took 82.0 hours. In FP16, it explains less: the V100 reaches 28% of its data sheet's peak, the H100 17% of a measured one. Where does the rest of the time go? That is the course's question.
+# In FP32, arithmetic explains most: the V100 reaches 63% of its peak for over three days; the published run took 82.0 hours. In FP16, it explains less: the V100 reaches 28% of its data sheet's peak, the H100 17% of a measured one. Where does the rest of the time go? That is the course's question.
 #
-# FP16, with the larger batch it allows, cuts 82 hours to 22.9. That is 3.6 times as fast; half the bytes explain at most 2. The V100 also has Tensor Cores for 16-bit numbers (notebook 06). The H100 was measured on synthetic images: it needs 6.6 hours only if it never waits for real ones. More GPUs help as long as the input keeps up: at the published 10,263.2 images/s, eight V100s read 1.2 GB/s.
+# FP16, with the larger batch it allows, cuts 82 hours to 22.9. That is 3.6 times as fast; half the bytes explain at most 2 (notebook 06). The H100 was measured on synthetic images: it needs 6.6 hours only if it never waits for real ones. More GPUs help as long as the input keeps up: at the published 10,263.2 images/s, eight V100s read 1.2 GB/s.
 #
 # **Try it:** what would other data cost? Self-driving cars need such networks, and collect the data for them. A fleet has 100 cars with 8 cameras each. Every camera records 30 images per second for 2 hours a day, and one image in 1,000 is worth keeping. How many days would 90 epochs on a year's images take on a V100 in FP16? Call `training_hours` in a new cell.
 #

@@ -69,7 +69,7 @@ for what, here, imagenet in (
     print(f"{what:24}{here:>12}   {imagenet}")
 
 # %% [markdown]
-# These images are generated; notebook 00 shows eight. They vary less than photos do, but in some of the same ways: signs are small, tilted, dirty or half hidden, and some images are dark. Crops must fit portrait images, too, and grey ones must become RGB.
+# These images are generated; notebook 00 shows eight. Signs are small, tilted, dirty or half hidden, and some images are dark. Crops must fit portrait images, too, and grey ones must become RGB.
 #
 # ## From folder to label
 #
@@ -94,7 +94,7 @@ print(f"labels in val:   {in_val}\na perfect model would score {perfect:.1f}% to
 #
 # Training from the folder works: why pack it? Opening a million files takes time, and one file is easier to copy, check and delete. You measure below whether that pays.
 #
-# Notebook 00 trained from RecordIO, MXNet's format. MXNet was retired in 2023, but DALI [still reads it](https://docs.nvidia.com/deeplearning/dali/user-guide/docs/operations/nvidia.dali.fn.readers.mxnet.html). It is simple, and the published runs used it. Today you will more often meet MosaicML's MDS, Parquet, or WebDataset (tar), which you write below: the idea is the same.
+# Notebook 00 trained from RecordIO, MXNet's format. MXNet was retired in 2023, but DALI [still reads it](https://docs.nvidia.com/deeplearning/dali/user-guide/docs/operations/nvidia.dali.fn.readers.mxnet.html). It is simple, and the published runs used it. Today you will more often meet MosaicML's MDS, Parquet, or WebDataset (tar files, below): the idea is the same.
 #
 # Packing takes two commands: the first lists the images, the second packs them. With `--pass-through`, the bytes of each JPEG are copied unchanged. These flags match MXNet's `im2rec.py`.
 
@@ -161,7 +161,7 @@ print("a batch:", *(f"{image.size} of class {label}" for image, label in samples
 # %% [markdown]
 # ## What you gain by packing
 #
-# A single file now holds the folder's images and labels, and any of them is one seek away. Is it faster? Does the format matter? To compare, write a **WebDataset**: plain tar files, the *shards*. Files that differ only in their extension form a sample, such as `0000039.jpg` and `0000039.cls`. Python's `tarfile` writes them:
+# A single file now holds the folder's images and labels, and any of them is one seek away. Is it faster? Does the format matter? To compare, the next cell writes a **WebDataset**: plain tar files, the *shards*. Files that differ only in their extension form a sample, such as `0000039.jpg` and `0000039.cls`. Python's `tarfile` writes them:
 
 # %%
 import tarfile
@@ -263,17 +263,15 @@ for name, values in rates.items():
     gain = workshop.ratio(np.divide(rates[f"records in order, {cache}"], values))
     if "records in order" not in name:
         print(f"records in order over {name}: {gain}")
-gain = medians["records in order, cold"] / medians["files at random, cold"]
-session.note("cold_gain", gain, "times", "records in order over files, cold")
 
 # %% [markdown]
-# A ratio is the median of the turns, with its range: the difference is clear if all are on one side of 1. *Records at random* opens one file instead of one per image. If the cache is cold, *records in order* may also gain from reading ahead. The warm bar of tar shows a reader, not the format: `tarfile` parses two entries per image in Python.
+# A ratio is the median of the turns, with its range: the difference is clear if all are on one side of 1. *Records at random* opens one file instead of one per image. What *records in order* gains over it comes from the order alone, such as reading ahead from a cold cache. The warm bar of tar may show a reader, not the format: `tarfile` parses two entries per image in Python.
 #
 # ## Would you pack?
 #
 # Packing costs a second copy, which you pack again whenever the data changes. For speed, one comparison decides: can readers open files as fast as training uses images? Here, even "cold" files are cheap to open, as `forget` has just opened them. On shared storage, opening a file takes a round trip over the network; `open_slowly` assumes 1 ms.
 #
-# **Your turn:** measure how far readers add up. Call `open_file(file)` for each file in a `ThreadPoolExecutor` with `readers` threads, and return files per second. **Predict** the rate of 8 and 32 readers.
+# **Your turn:** measure how well readers scale. Call `open_file(file)` for each file in a `ThreadPoolExecutor` with `readers` threads, and return files per second. **Predict** the rate of 8 and 32 readers.
 
 
 # %%
@@ -292,7 +290,7 @@ def reading_rate(open_file, files, readers):
 
 # %%
 reading_rate = nb01.check_rate(reading_rate)
-users = {"this machine": training, "8 V100s": needed, "8 H100s (MLPerf)": fast}
+users = {"this machine": training, "8 V100s": needed}
 print("images/s wanted:", ", ".join(f"{name} ({wanted:,.0f})" for name, wanted in users.items()))
 for where, open_file, readers in (
     ("in memory", Path.read_bytes, 1),
@@ -302,11 +300,11 @@ for where, open_file, readers in (
 ):
     rate = np.median([reading_rate(open_file, val, readers) for _ in range(3)])
     print(f"{where:13} {readers:2} reader(s): {rate:6,.0f} files/s;", end=" ")
-    verdicts = {name: "pack" if rate < wanted else "no need" for name, wanted in users.items()}
+    verdicts = {name: "too slow" if rate < wanted else "enough" for name, wanted in users.items()}
     print(*(f"{name}: {verdict}" for name, verdict in verdicts.items()), sep=", ")
 
 # %% [markdown]
-# If 8 readers are not 8 times as fast as one, something else limits them: Python, for example, runs one thread at a time. Packing gains no speed if readers are faster than training: measure your own storage. Nor does it help a slow decoder, as the next section shows.
+# *In memory* waits for nothing, so its rate is the limit of one Python process with this pool. Readers near it need more processes, not packing. Packing gains no speed if readers are faster than training: measure your own storage. Nor does it help a slow decoder, as the next section shows.
 #
 # ## Resize or re-encode?
 #
@@ -340,15 +338,15 @@ turns = [[(ms(Records.read, few), ms(decode, few)) for few in opened] for _ in r
 exact = [np.asarray(image.convert("RGB"), float) for image, _ in opened[0]]
 print(f"{'per image':27}   KB  read, ms  decode, ms   share  error of 255")
 for choice, few, (read, whole) in zip(choices, opened, np.median(turns, axis=0), strict=True):
-    pixels = [np.asarray(image.convert("RGB"), float) for image, _ in few]
-    errors = [abs(a - b).mean() for a, b in zip(pixels, exact, strict=True) if a.shape == b.shape]
-    error = f"{np.mean(errors):.2f}" if errors else "other size"
+    images = [image.convert("RGB") for image, _ in few]
+    errors = [abs(np.asarray(image.resize(true.shape[1::-1])) - true).mean()
+              for image, true in zip(images, exact, strict=True)]  # fmt: skip
     size = np.subtract(few.ends, few.offsets).mean() / 1000
     print(f"{choice:27}{size:5.1f}{read:10.3f}{whole - read:12.2f}", end="")
-    print(f"{1 - read / whole:8.1%}{error:>14}")
+    print(f"{1 - read / whole:8.1%}{np.mean(errors):14.2f}")
 one = 1000 / np.median(turns, axis=0)[0, 1]  # images/s of --pass-through, on one core
 h100 = session.results["h100.float16.ips"].value
-speeds = {"this machine": training, "one H100 (recorded)": h100, "8 V100s": needed, "8 H100s": fast}
+speeds = users | {"one H100 (recorded)": h100, "8 H100s (MLPerf)": fast}
 print(f"\nOne core here reads and decodes {one:,.0f} images/s, without a crop.", end=" ")
 print("Such cores needed by", end=" ")
 print(*(f"{name}: {np.ceil(speed / one):.0f}" for name, speed in speeds.items()), sep=", ")
@@ -357,7 +355,7 @@ print(f"This machine has {session.machine.cores}.")
 # %% [markdown]
 # `share` is decoding's share of the time (warm cache). Near 100%, no file format helps. Training also crops and scales, so it needs more cores (notebook 05). If a machine lacks them, let the GPU decode (05), or store smaller images.
 #
-# Those have a price. `error` is the mean change of a pixel. Quality 95 hardly changes the mean size: these files were written with 91 to 95. Resizing removes detail: ImageNet's recipe enlarges crops of as little as 5% of the area to 224 × 224. From a 500 × 375 image, such a crop has about 97 × 97 real pixels, but only 66 × 66 after resizing to 256.
+# Smaller images have a price. `error` is the mean change of a colour value, after scaling back. Quality 95 hardly changes the mean size, but only by chance: files with reduced colour resolution grow; the others lose theirs, and shrink. Resizing removes detail: ImageNet's recipe enlarges crops of as little as 5% of the area to 224 × 224. From a 500 × 375 image, such a crop has about 97 × 97 real pixels, but only 66 × 66 after resizing to 256.
 #
 # ## Which damage is noticed?
 #
@@ -423,6 +421,8 @@ print(f"and is now {damaged[at]:#04x}")
 # python -m data_prep.verify damaged/val.rec > first.txt 2>&1 && status=0 || status=$?
 # grep -A 1 "^error" first.txt
 # echo "exit status $status"
+# rm damaged/val.crc
+# python -m data_prep.verify damaged/val.rec 2>&1 | grep "images read"
 # echo "--- the odd files"
 # python -m data_prep.im2rec --list --recursive odd-records/odd odd
 # python -m data_prep.im2rec --pass-through --skip-bad odd-records/odd odd 2>&1
@@ -431,13 +431,13 @@ print(f"and is now {damaged[at]:#04x}")
 # echo "exit status $status"
 
 # %% [markdown]
-# Without `val.crc`, `verify` could only decode, which misses most flipped bits (above). For record files from elsewhere, add checksums with `python -m data_prep.im2rec --checksums PREFIX` once you trust the files.
+# Without `val.crc`, `verify` only decodes, which misses most flipped bits (above). For record files from elsewhere, add checksums with `python -m data_prep.im2rec --checksums PREFIX` once you trust the files.
 #
-# `im2rec` refuses files that cannot be images; with `--skip-bad` it names them, leaves them out and removes them from the list. The truncated file was packed, because packing decodes nothing; `verify` names its record. The PNG passes: a record has no file name to contradict it.
+# `im2rec` refuses files that cannot be images; with `--skip-bad` it names them, leaves them out and removes them from the list. The truncated file was packed, because `--pass-through` decodes nothing; `verify` names its record. The PNG passes: a record has no file name to contradict it.
 #
 # ## Key takeaways
 #
-# - Look at the data first: count the images, their sizes and modes, and view a few.
+# - Look at the data first: count the images, their sizes and modes, and view a few, as in 00.
 # - A label is the index of the folder's name in sorted order. Train and val need the same folders.
 # - ImageNet's kit numbers the classes in its own order: look them up.
 # - A record is magic, length, header, JPEG, padding. The index gives the position of each record.
@@ -447,4 +447,4 @@ print(f"and is now {damaged[at]:#04x}")
 #
 # **Try it:** also pack with `--quality 30` (add it to the loop and to `choices`), and compare size and error.
 #
-# Notebook 02 reads the folder. 04 writes TFRecord shards, which have checksums; 05 reads them.
+# A folder needs no second copy, so notebook 02 reads it. 04 writes TFRecord shards, which have checksums; 05 reads them.

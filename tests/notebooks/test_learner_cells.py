@@ -123,12 +123,12 @@ def test_reading_rate_in_01(
     for file in files:
         file.write_bytes(b"jpeg")
     names = {"nb01": nb01, "np": np, "time": time, "Path": Path, "val": files,
-             "training": 0.01, "needed": 1e9, "fast": 1e9}  # fmt: skip
+             "training": 0.01, "needed": 1e9}  # fmt: skip
     execute("01", "def reading_rate", answer, names, tmp_path)
     printed = capsys.readouterr().out
     assert said in printed
     lines = [line for line in printed.splitlines() if "reader(s)" in line]
-    verdicts = "files/s; this machine: no need, 8 V100s: pack, 8 H100s (MLPerf): pack"
+    verdicts = "files/s; this machine: enough, 8 V100s: too slow"
     assert len(lines) == 4 and all(line.endswith(verdicts) for line in lines)
 
 
@@ -152,7 +152,7 @@ def test_hours_in_00(answer: str, said: str, tmp_path: Path, capsys) -> None:
     assert said in printed  # and the finished one is used if it is wrong:
     assert "400.2 images/s take 80.0 h and 46 MB/s of JPEGs; 10 of 15.7 TFLOP/s" in printed
     assert "(published peak), or 28%" in printed and "(measured peak), or 17%" in printed
-    assert "your last run: 500 images/s take 10 s; measured, with first steps: 10 s" in printed
+    assert "your last run: 480 images/s take 10 s; measured, with first steps: 10 s" in printed
 
 
 RULE = (

@@ -112,7 +112,7 @@ def judge_photos(photos: Any) -> str:
         box = (max(0, left), max(0, top), min(WIDTH, left + width), min(HEIGHT, top + height))
         wanted = np.asarray(image.resize((SIZE, SIZE), Image.Resampling.BILINEAR, box))
         off = np.abs(crop.transpose(1, 2, 0) - wanted).max()
-        refuse((off > 6, f"A pixel differs from Pillow's by {off:.0f} of 255.",
+        refuse((off > 2.5, f"A pixel differs from Pillow's by {off:.0f} of 255.",
                 "Resize the box with Image.Resampling.BILINEAR."))  # fmt: skip
     return f"{len(items)} crops of known images: pixels as Pillow's, squares, labels right."
 

@@ -94,6 +94,7 @@ WRONG_PHOTOS = {
     "have the labels [1, 1, 1]": item(label=lambda self, i: 1),
     "label comes first": lambda self, i: item()(self, i)[::-1],
     "two values": lambda self, i: torch.zeros(3, self.size, self.size),
+    "differs from Pillow's by": edited(nb02.photo, "BILINEAR", "NEAREST"),
     "not squares": item(square=False),
     "ended with KeyError": lambda self, i: {}["x"],
     "not written yet": lambda self, i: None,
