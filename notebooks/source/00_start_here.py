@@ -195,7 +195,7 @@ print(f"measured, with first steps: {sum(report['env']['seconds'].values()):.0f}
 # %% [markdown]
 # In FP32, arithmetic explains most: the V100 reaches 63% of its peak for over three days; the published run took 82.0 hours. In FP16, it explains less: the V100 reaches 28% of its data sheet's peak, the H100 17% of a measured one. Where does the rest of the time go? That is the course's question.
 #
-# FP16, with the larger batch it allows, cuts 82 hours to 22.9. That is 3.6 times as fast; half the bytes explain at most 2 (notebook 06). The H100 was measured on synthetic images: it needs 6.6 hours only if it never waits for real ones. More GPUs help as long as the input keeps up: at the published 10,263.2 images/s, eight V100s read 1.2 GB/s.
+# FP16, with the larger batch it allows, cuts the published run from 82.0 to 22.9 hours. That is 3.6 times as fast; half the bytes explain at most 2 (notebook 06). The H100 was measured on synthetic images: it needs 6.6 hours only if it never waits for real ones. More GPUs help as long as the input keeps up: at the published 10,263.2 images/s, eight V100s read 1.2 GB/s.
 #
 # **Try it:** what would other data cost? Self-driving cars need such networks, and collect the data for them. A fleet has 100 cars with 8 cameras each. Every camera records 30 images per second for 2 hours a day, and one image in 1,000 is worth keeping. How many days would 90 epochs on a year's images take on a V100 in FP16? Call `training_hours` in a new cell.
 #

@@ -88,7 +88,7 @@ print(f"labels in val:   {in_val}\na perfect model would score {perfect:.1f}% to
 # %% [markdown]
 # The missing folder shifts every label after it; only the classes before it still count as right. With a plain folder loader, nothing crashes and the training loss looks healthy. (`rn50` compares the two sets of folders and refuses to start if they differ.) So keep the list of classes next to the data, and look at some validation images with their labels.
 #
-# ImageNet arrives without class folders for its validation images; its development kit numbers their classes in its own order. In that kit, number 1 is a fox, `n02119789`, whose folder is number 278 in sorted order. So if you subtract 1 from the kit's numbers, your labels are wrong. `data_prep.imagenet` unpacks the archives, and looks each number up ([docs/imagenet.md](../docs/imagenet.md)).
+# ImageNet arrives without class folders for its validation images; its development kit numbers their classes in its own order. In that kit, number 1 is a fox, `n02119789`, whose label, counted from 0 in sorted order, is 278. So if you subtract 1 from the kit's numbers, your labels are wrong. `data_prep.imagenet` unpacks the archives, and looks each number up ([docs/imagenet.md](../docs/imagenet.md)).
 #
 # ## Pack with `im2rec`
 #

@@ -121,7 +121,7 @@ measure = nb08_checks.check_clock(measure, "clock.py")
 # %%
 def show(mistake, wrong, right, unit="img/s"):
     """Print the medians of wrong and right results, and what their ratios say."""
-    print(f"{mistake}: {np.median(wrong):,.1f} instead of {np.median(right):,.1f} {unit};", end=" ")
+    print(f"{mistake}: {np.median(wrong):,.4g} instead of {np.median(right):,.4g} {unit};", end=" ")
     print(f"wrong over right: {workshop.ratio(np.divide(wrong, right))}")
 
 
