@@ -378,7 +378,7 @@ workshop.figure(fig, alt=f"Images/s with a device of {device:,.1f}: {found}.")
 #
 # ## Where is the time going now?
 #
-# How many cores keep a device busy? Divide its images/s by those of one core. Without a device, the two complete pipelines take turns. tf.data's threads run no Python and decode only the crop: **predict** whether it is faster, and how many cores one H100 needs.
+# How many cores keep a device busy? Divide its images/s by those of one core. Without a device, the two complete pipelines take turns. tf.data's threads run no Python and decode only the crop: **predict** whether they are faster, and how many cores one H100 needs.
 
 # %% tags=["results"]
 devices = {
