@@ -299,7 +299,7 @@ def shards() -> Path:
 
     folder = shards_folder()
     if not (folder / "classes.txt").exists():  # notebook 04 writes it last
-        print(f"Your shards are missing in {folder}: `data_prep.tfrecord` writes them.")
+        print(f"Your shards are missing in {folder}: writing them with `data_prep.tfrecord`")
         tfrecord.convert(session.need().data_root, folder, shards={"train": 8}, quiet=True)
     return folder
 

@@ -60,18 +60,20 @@ os.environ |= {
     "WORKERS": str(workers),
     "SECONDS_EACH": str(session.seconds),
     "TRACE": str(session.runs / "trace-05.json"),
+    "SHARDS": str(folder),
 }
 
 # %% [markdown]
 # ## Where is the time going?
 #
-# Training can [stay slow](https://github.com/NVIDIA/DALI/issues/1639) with DALI if the input was never the bottleneck. Measure that first. **Cache one batch** and run the same loop with it again and again. But for noise, no loader can beat it. Its speed divided by the real loop's is your **headroom**.
+# Training can [stay slow](https://github.com/NVIDIA/DALI/issues/1639) with DALI if the input was never the bottleneck. Measure that first. **Cache one batch** and run the same loop with it again and again. Apart from noise, no loader can beat it. Its speed divided by the real loop's is your **headroom**.
 #
 # `rn50 workshop try --headroom` times your own `train.py` in three modes that take turns: as it is, with a perfect loader, and with a perfect, instant step. **Predict** your headroom.
 
 # %% language="bash" magic_args="-e"
+# set -o pipefail
 # rn50 workshop try train.py --headroom --seconds $SECONDS_EACH -- \
-#   --data "$DATA" $SIZES --steps 100000 --workers $WORKERS --trace "$TRACE" 2>&1
+#   --data "$DATA" $SIZES --steps 100000 --workers $WORKERS --trace "$TRACE" 2>&1 | tee before.txt
 
 # %% [markdown]
 # Before the timing, your script recorded a trace of three steps. On a CPU, `waiting` is the time in which the loop waits for its images; on a GPU, all the time in which the GPU is idle. **Predict** the share of `waiting`.
@@ -81,13 +83,13 @@ parts_ms = workshop.trace(os.environ["TRACE"], show=False)
 print(f"Waiting is {parts_ms['waiting'] / sum(parts_ms.values()):.0%} of a step")
 
 # %% [markdown]
-# If the headroom is close to 1, leave the loader alone (if its range is wide, rerun with more `--seconds`); if it is large, [docs/troubleshooting.md](../docs/troubleshooting.md#the-gpu-waits-for-data-or-dali-is-not-faster) shows how to find the slow part. Clear headroom without `waiting` means that loader and step compete for the cores.
+# If the headroom is close to 1, leave the loader alone (if its range is wide, rerun with more `--seconds`); if it is large, [docs/troubleshooting.md](../docs/troubleshooting.md#the-gpu-waits-for-data-or-dali-is-not-faster) shows how to find the slow part. If loader and step share the cores, without `waiting`, it is 1 + 1 / (the first line's ratio); more is noise, or they disturb each other.
 #
 # A recorded H100 had headroom. Rungs 1 and 3 computed nearly the same step on the same JPEG files: 1,080 images/s with Pillow in 12 workers, 1,735 with DALI. So rung 1 had a headroom of at least 1.6. How much of it a tuned `DataLoader` would have gained was not recorded.
 #
 # ## The cheap fixes first
 #
-# Before you replace a loader, configure it. Here is an ordinary one: `DataLoader` with Pillow in its worker processes, and your script's random crop. It feeds your GPU, which runs ResNet-50's forward and backward passes in mixed precision. Training on cores hardly waits for images. So without a GPU, it feeds a simulated V100, which sleeps for as long as a real one would compute.
+# Before you replace a loader, configure it. Here is an ordinary one: `DataLoader` with Pillow in its worker processes, and your script's random crop. It feeds your GPU, which runs ResNet-50's forward and backward passes in mixed precision. On a CPU, training hardly waits for images, so up to your next rung, a simulated V100 takes its place. It sleeps at least as long as a real one computes.
 
 
 # %%
@@ -194,13 +196,13 @@ headroom = workshop.ratio(target / np.array(max(tuned.values(), key=np.median)))
 print(f"Headroom of the best: {headroom}")
 
 # %% [markdown]
-# Workers decode during the step, so the gain can exceed their number. No setting saves *decoding*: unpacking a JPEG's variable-length codes, transforming them to 8 × 8 pixels, upsampling colours. If a row is clearly faster, use it in `runs/train.py`. If headroom is left, each image has to cost less.
+# Workers decode during the step, so the gain can exceed their number. No setting saves *decoding*: unpacking a JPEG's variable-length codes, transforming them to blocks of 8 × 8 pixels, upsampling colours. If a row is clearly faster, use it in `runs/train.py`. If headroom is left, each image has to cost less.
 #
 # ## A pipeline in pieces
 #
 # **DALI** is NVIDIA's library for everything between the files and the batch. A pipeline is defined by a Python function that calls *operators*; DALI's own threads run these in C++. Each operator's `device` decides where it runs: `cpu`, `mixed` or `gpu`.
 #
-# Calling the function describes a graph of operators' outputs (*nodes*), `build` creates it, and `run` returns a batch. The first graph reads your shards and index, and decodes. On a GPU, the decoder is a `mixed` operator: its input is in CPU memory, its output on the GPU. **Predict** the shapes: will eight images fit into one array?
+# Calling the function describes a graph of operators' outputs (*nodes*), `build` creates it, and `run` returns a batch. The first graph reads your shards, and decodes. For each shard, DALI needs an **index** with the offset of each record; `python -m data_prep.tfrecord --index FOLDER` rebuilds it. On a GPU, the decoder is a `mixed` operator: its input is in CPU memory, its output on the GPU. **Predict** the shapes: will eight images fit into one array?
 
 # %%
 if DALI:
@@ -228,7 +230,7 @@ if DALI:
 # %% [markdown]
 # Your labels start at 1. Images differ in size, so a DALI batch is a *list* of arrays. The next graph resizes a random crop to one size.
 #
-# **Your turn.** Write its last two operators. Always set the crop area: DALI's default is 8 to 100% of the image, the published recipe's 5 to 100%. The second one mirrors half of the images (as for ImageNet; never train on mirrored road signs), and computes `(pixel − mean) / std`, with one plane per colour. Python runs your function only **once**, when the graph is built. So draw random numbers in the graph, with `fn.random`, as in notebook 04.
+# **Your turn.** Write its last two operators. Always set the crop area: DALI's default is 8 to 100% of the image, the published recipe's 5 to 100%. The second one mirrors half of the images (as for ImageNet; never train on mirrored road signs), and computes `(pixel − mean) / std`, with one plane per colour. Python runs your function only **once**, when the graph is built. So draw random numbers in the graph, with `fn.random`, as with `tf.random` in notebook 04.
 
 
 # %%
@@ -242,7 +244,6 @@ def normalise(images):
     return None  # your code: fn.crop_mirror_normalize, fn.random.coin_flip
 
 
-# %%
 if DALI:
     crop, normalise = nb05.check_crop(crop), nb05.check_normalise(normalise)
 
@@ -254,21 +255,12 @@ if DALI:
 
     pipe = training()
     pipe.build()
-    crops, normal = (
-        (images.as_cpu() if device.type == "cuda" else images).as_array() for images in pipe.run()
-    )
-    for pixels in (crops, normal):
+    for images in pipe.run():
+        pixels = (images.as_cpu() if device.type == "cuda" else images).as_array()
         print(pixels.shape, pixels.dtype, f"from {pixels.min():.2f} to {pixels.max():.2f}")
-    restored = (normal.transpose(0, 2, 3, 1) + 1) / 2
-    mirrored = sum(np.abs(a / 255 - b).mean() > 0.01 for a, b in zip(crops, restored, strict=True))
-    fig, axes = plt.subplots(figsize=(9, 2.6))
-    axes.imshow(np.vstack([np.hstack(crops / 255), np.hstack(restored.clip(0, 1))]))
-    axes.set_title(f"Cropped, then normalised: {mirrored} of {len(crops)} are mirrored")
-    axes.axis("off")
-    workshop.figure(fig, alt="Eight random crops of road signs, and the same ones normalised.")
 
 # %% [markdown]
-# Normalising turns every 1-byte value into a 4-byte float. So send bytes to the GPU and normalise there.
+# Normalising turns every 1-byte value into a 4-byte float. So send bytes to the GPU and normalise there: an operator runs where its input is.
 #
 # ### What each operator costs
 #
@@ -313,11 +305,11 @@ if DALI:
     session.expect({"dali.decode.share": 100 * share.median})
 
 # %% [markdown]
-# Half of an image costs more than half: a JPEG's codes vary in length, so to reach row 300, a decoder has to unpack all rows before it.
+# Half of the image costs more than half of the time: a JPEG's codes vary in length, so to reach row 300, a decoder has to unpack all rows before it.
 #
 # ### When and where to decode
 #
-# DALI prefetches: it prepares the next batches while you train. With `device="mixed"`, the CPU unpacks the codes and the GPU does the rest; an A100 or H100 also has a JPEG engine, to which `hw_decoder_load` sends a share of the work ([DALI's documentation](https://docs.nvidia.com/deeplearning/dali/user-guide/docs/operations/nvidia.dali.fn.decoders.image.html)). (The rows for a GPU are untested.) Each pipeline below decodes while your device trains on the cached batch. **Predict:** what does prefetching gain, and how close do they come to the device's own speed?
+# DALI prefetches: it prepares the next batches while you train. With `device="mixed"`, the CPU unpacks the codes and the GPU does the rest. An A100 or H100 also has a JPEG engine, which does both for a share of the images, `hw_decoder_load` ([DALI's documentation](https://docs.nvidia.com/deeplearning/dali/user-guide/docs/operations/nvidia.dali.fn.decoders.image.html)). (The rows for a GPU are untested.) Each pipeline below decodes while your device trains on the cached batch. **Predict:** what does prefetching gain, and how close do the pipelines come to the device's own speed?
 
 # %%
 if DALI:
@@ -349,7 +341,8 @@ if DALI:
         gain = "" if values is base else f", gain: {workshop.ratio(np.divide(values, base))}"
         print(f"{name}: {np.median(values):,.0f} images/s with training{gain}")
     fastest = max(ways, key=lambda name: np.median(together[name]))
-    print(f"The device alone: {target:,.0f} images/s. Fastest with training: {fastest}")
+    over_cpu = workshop.ratio(np.divide(together[fastest], together["CPU"]))
+    print(f"The device alone: {target:,.0f} images/s. Fastest: {fastest}; over CPU: {over_cpu}")
 
 # %% [markdown]
 # Without prefetching, the times of decoding and training add up; with it, the longer one counts.
@@ -392,7 +385,7 @@ if DALI:
         print(f"DALI ({fastest}) over {name}: {gain}")
     best = over[max(data_sets, key=lambda name: np.median(rates[name]))]
     title = f"DALI over the faster DataLoader: {best}\n{title}"
-    session.note("dali_gain", best.median, "times", "DALI's speed over the best DataLoader's")
+    session.note("dali_gain", str(best), "", "DALI's speed over the best DataLoader's")
 fig, axes = plt.subplots(figsize=(9, 3.4))
 workshop.ranges(axes, rates, "input")
 axes.axvline(target, color="black", ls="--")
@@ -404,13 +397,13 @@ workshop.figure(fig, alt=f"Images per second by loader: {medians}. The device ne
 session.expect({"dali.fast_costs": None})
 
 # %% [markdown]
-# On a CPU, all decode the same JPEGs on the same cores with similar libraries: expect a factor below 2, perhaps below 1. Alone, Pillow and simplejpeg decode almost equally fast (1,204 and 1,313 images/s, recorded on one core of an EPYC): most of their difference is resizing. If the faster `DataLoader` is about as fast as DALI or faster, keep it. A loader whose bar ends left of the dashed line cannot feed the device: use more cores, store smaller images, or decode on other hardware.
+# On a CPU, all decode the same JPEGs on the same cores with similar libraries: expect a factor below 2, perhaps below 1. If the faster `DataLoader` is about as fast as DALI or faster, keep it. A loader whose bar ends left of the dashed line cannot feed the device: use more cores, store smaller images, or decode on other hardware.
 #
-# A loader can also be faster because it skips work. To shrink an image well, it averages all pixels that map to one pixel of the result (**antialiasing**); `tf.image.resize` and OpenCV [do not](https://arxiv.org/abs/2104.11222) unless you ask. For a network trained with antialiased images, [that costs accuracy](../docs/troubleshooting.md#accuracy-is-lower-with-dali-images-are-resized-differently): 4 points of top-1 in the recorded run above, of a small one.
+# A loader can also be faster because it skips work. To shrink an image well, it averages all pixels that map to one pixel of the result (**antialiasing**); `tf.image.resize` and OpenCV [do not](https://arxiv.org/abs/2104.11222) unless you ask. For a network trained with antialiased images, [that costs accuracy](../docs/troubleshooting.md#accuracy-is-lower-with-dali-images-are-resized-differently): 4 points of top-1 for the small network recorded above.
 #
 # ## Your turn: one more rung
 #
-# Now write the two functions that turn your `runs/train.py` into a script that reads your shards with DALI. Keep your script's crop, a square of 70 to 100% of the shorter side, so that both rungs do nearly the same work: `random_area=[0.37, 0.75]` (for 4:3 images), `random_aspect_ratio=[1, 1]`, no mirror. Each rank must read its own part: if every rank reads everything, images/s stays the same, but an epoch decodes each image once per rank. To find where rank 1 begins in a record file, DALI needs an **index** with the offset of each record; `python -m data_prep.tfrecord --index FOLDER` rebuilds it.
+# Even if DALI is no faster here, it is your next rung: notebooks 06 and 08 build on it. Write the two functions that turn your `runs/train.py` into a script that reads your shards with DALI. Keep your script's crop, a square of 70 to 100% of the shorter side, so that both rungs do nearly the same work: `random_area=[0.37, 0.75]` (for 4:3 images), `random_aspect_ratio=[1, 1]`, no mirror. Each rank must read its own part.
 
 
 # %%
@@ -475,7 +468,7 @@ else:
     ))  # fmt: skip
 
 # %% [markdown]
-# **Predict** DALI's speed-up over rung 2: replace the number, then run the cell.
+# **Predict** DALI's speed-up over rung 2 (headroom bounds it): replace the number. The cell after the race repeats the first measurement with DALI. **Predict** also the loader's speed alone.
 
 # %%
 guess = 1.0  # your number
@@ -492,9 +485,17 @@ if "3_dali" in found and found["3_dali"]["paired"]:
     ratios = np.divide(found["3_dali"]["turns"], found["2"]["turns"])
     print(f"DALI over rung 2: you predicted {guess:g}; measured: {workshop.ratio(ratios)}")
 workshop.ladder.figure("3_dali")
+if "3_dali" in found:
+    shutil.copy(found["3_dali"]["script"], "rung3.py")
+
+# %% language="bash" magic_args="-e"
+# test -f rung3.py || exit 0  # without DALI
+# grep "loader alone" before.txt
+# rn50 workshop try rung3.py --headroom --seconds $SECONDS_EACH -- \
+#   --data "$SHARDS" $SIZES --steps 100000 --workers $WORKERS 2>&1
 
 # %% [markdown]
-# On a CPU, there is little input time to save, so DALI cannot gain much; if the rest takes clearly longer, DALI's threads compete with it. On the recorded H100, DALI was 1.6 times as fast as rung 1 with 12 workers.
+# On a CPU, there is little input time to save, so DALI cannot gain much; if the rest takes clearly longer, DALI's threads compete with it. The figure's square compares DALI on the recorded H100 with rung 1 in 12 workers.
 #
 # ## Key takeaways
 #
@@ -503,4 +504,4 @@ workshop.ladder.figure("3_dali")
 # - Let loaders take turns when you compare them, on the same images and with the same resizing.
 # - Defaults differ between loaders, so set crop area, antialiasing, aspect ratio and shuffling explicitly.
 #
-# Now the input keeps up, or you know why it does not. Computation is next: notebook 06 asks how few bits it needs.
+# Computation is next: notebook 06 asks how few bits it needs.
