@@ -347,7 +347,7 @@ for choice, few, (read, whole) in zip(choices, opened, np.median(turns, axis=0),
 one = 1000 / np.median(turns, axis=0)[0, 1]  # images/s of --pass-through, on one core
 h100 = session.results["h100.float16.ips"].value
 speeds = users | {"one H100 (recorded)": h100, "8 H100s (MLPerf)": fast}
-print(f"\nOne core here reads and decodes {one:,.0f} images/s, without a crop.", end=" ")
+session.note("one_core", float(one), "img/s", "read and decoded on one core, without a crop")
 print("Such cores needed by", end=" ")
 print(*(f"{name}: {np.ceil(speed / one):.0f}" for name, speed in speeds.items()), sep=", ")
 print(f"This machine has {session.machine.cores}.")
