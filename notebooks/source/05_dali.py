@@ -32,7 +32,7 @@ from workshop.lessons import nb05
 DALI = True
 try:
     import nvidia.dali
-    from nvidia.dali import fn, pipeline_def, tfrecord
+    from nvidia.dali import fn, pipeline_def, tfrecord, types  # noqa: F401 - for your operators
 except ImportError:
     DALI = False
     print("DALI is not installed here: its cells do nothing. `make setup` installs it.")
