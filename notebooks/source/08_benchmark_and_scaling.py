@@ -3,7 +3,7 @@
 #
 # After this notebook, you can decide with numbers whether to buy eight more GPUs: you write a clock, measure benchmarking mistakes, predict and explain the speed of several workers, and say how much to trust a prediction.
 #
-# **Time:** 75 minutes · **Needs:** DALI, and the script from notebook 06, which you extend · **On a CPU:** about 2 minutes to run
+# **Time:** 75 minutes · **Needs:** DALI, and the script from notebook 06, which you extend · **On a CPU:** about 3 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
