@@ -447,6 +447,7 @@ print(f"With exchange, ranks wait {1e3 * waiting:.1f} ms for the slowest. After 
 print(f"take {1e3 * after:.1f} ms more (your model: {1e3 * by_model:.1f}, your guess: {guess}).")
 slower = workshop.ratio(parts[:, 0] / alone)
 print(f"Computing with the exchange over without, turn by turn: {slower}")
+session.note("exposed_ms", 1e3 * after, "ms", "exposed exchange of a pass, without waiting")
 
 # %% [markdown]
 # The last layers' gradients leave first. The last message cannot be hidden: nothing is left to compute.

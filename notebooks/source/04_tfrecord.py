@@ -366,7 +366,9 @@ fig, ax = plt.subplots(figsize=(9, 3.8), layout="constrained")
 workshop.ranges(ax, timed, "input")
 ax.axvline(device, color="black", ls="--")
 ax.text(device, -0.6, "the device alone ", ha="right")
-title = f"At best, the device is busy {max(speed.values()) / device:.0%} of the time"
+busy = max(speed.values()) / device
+session.note("busy", 100 * busy, "%", "of the time the device is busy, at best")
+title = f"At best, the device is busy {busy:.0%} of the time"
 ax.set(title=title, xlabel="images/s, 224 px: median, and a dot per turn")
 found = ", ".join(f"{name} {value:.0f}" for name, value in speed.items())
 workshop.figure(fig, alt=f"Images/s with a device of {device:,.1f}: {found}.")
