@@ -83,7 +83,7 @@ parts_ms = workshop.trace(os.environ["TRACE"], show=False)
 print(f"Waiting is {parts_ms['waiting'] / sum(parts_ms.values()):.0%} of a step")
 
 # %% [markdown]
-# If the headroom is close to 1, leave the loader alone (if its range is wide, rerun with more `--seconds`); if it is large, [docs/troubleshooting.md](../docs/troubleshooting.md#the-gpu-waits-for-data-or-dali-is-not-faster) shows how to find the slow part. If loader and step share the cores, without `waiting`, it is 1 + 1 / (the first line's ratio); more is noise, or they disturb each other.
+# If the headroom is close to 1, leave the loader alone (if its range is wide, rerun with more `--seconds`); if it is large, [docs/troubleshooting.md](../docs/troubleshooting.md#the-gpu-waits-for-data-or-dali-is-not-faster) shows how to find the slow part. If loader and step share the cores, without `waiting`, the headroom is 1 + 1 / (the first line's ratio); more is noise, or they disturb each other.
 #
 # A recorded H100 had headroom. Rungs 1 and 3 computed nearly the same step on the same JPEG files: 1,080 images/s with Pillow in 12 workers, 1,735 with DALI. So rung 1 had a headroom of at least 1.6. How much of it a tuned `DataLoader` would have gained was not recorded.
 #

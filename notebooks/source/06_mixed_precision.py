@@ -574,7 +574,7 @@ del pairs
 #
 # ## Your turn: one more rung
 #
-# Add mixed precision to `runs/train.py` in six to eight lines, before you open the solution. Run the cell after it, too: it tries your script, as in notebook 05.
+# Add mixed precision to `runs/train.py` in six to eight lines, before you open the solution. Then run the cell again: it tries your script, as in notebook 05.
 
 # %%
 workshop.ladder.changes("4_amp")
