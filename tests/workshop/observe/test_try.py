@@ -349,13 +349,17 @@ if __name__ == "__main__":
     torch.multiprocessing.spawn(work, (open("by_hand.py").read(),), 2)
 """
 MEET = ('group("gloo")', 'group("gloo", "file:///proc/self/cwd/meet", rank=rank, world_size=2)')
+ABORTS = (
+    "dist.destroy_process_group()",
+    "if rank == 1:\n    import os\n    os.abort()",
+)  # as Gloo can
 
 
 @pytest.mark.slow
 @pytest.mark.needs("torch")
 def test_seeds_of_spawned_ranks_differ_in_the_run_with_different_seeds(tmp_path: Path) -> None:
     """They have no rank until they join the group, after the recorder's start."""
-    edited(tmp_path, "by_hand", MEET)
+    edited(tmp_path, "by_hand", MEET, ABORTS)
     (tmp_path / "spawned.py").write_text(SPAWNED)
     result = attempt(tmp_path / "spawned.py")
     assert result.launcher == "python" and not result.missing, str(result)
