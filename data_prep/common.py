@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import shutil
 import sys
 import time
@@ -54,11 +53,6 @@ def refuse_denied() -> Iterator[None]:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
         raise UserError(f"{error.filename}: {error.strerror}") from error
-
-
-def is_pointer(data: bytes) -> bool:
-    """Return True for what git-LFS or git-annex leaves in place of a file that is not fetched."""
-    return re.match(rb"version https://git-lfs|[./]*(git/)?annex/objects/", data) is not None
 
 
 def format_bytes(count: float) -> str:

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from data_prep.common import Progress, is_pointer
+from data_prep.common import Progress
 from data_prep.encoding import frame, pack_header
 from data_prep.lists import Entry
 from data_prep.output import new_files
+from rn50lib.data.decode import is_pointer
 from rn50lib.data.recordfile import crc32c
 from rn50lib.data.recordio import HEADER, MAX_PAYLOAD, PART, checksum_path
 from rn50lib.errors import UserError

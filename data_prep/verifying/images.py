@@ -13,9 +13,8 @@ from typing import Any
 
 from PIL import Image
 
-from data_prep.common import is_pointer
 from data_prep.verifying.problems import Problems
-from rn50lib.data.decode import TOO_LARGE, find_orientation, open_image
+from rn50lib.data.decode import TOO_LARGE, find_orientation, is_pointer, open_image
 from rn50lib.errors import UserError
 
 try:

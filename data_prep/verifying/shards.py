@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from data_prep.common import is_pointer
 from data_prep.verifying.folders import Part
 from data_prep.verifying.images import Images
+from rn50lib.data.decode import is_pointer
 from rn50lib.data.recordfile import RecordError, read_pairs
 from rn50lib.data.tfrecord import (
     IMAGE,

@@ -9,6 +9,7 @@ for: libjpeg does that in the frequency domain.
 from __future__ import annotations
 
 import io
+import re
 import struct
 import warnings
 from collections.abc import Iterable, Iterator
@@ -127,6 +128,11 @@ def box_as_stored(box: Box, orientation: int, width: int, height: int) -> Box:
     return (top, left, h, w) if orientation >= 5 else (left, top, w, h)
 
 
+def is_pointer(data: bytes) -> bool:
+    """Return True for what git-LFS or git-annex leaves in place of a file that is not fetched."""
+    return re.match(rb"version https://git-lfs|[./]*(git/)?annex/objects/", data) is not None
+
+
 def open_image(data: bytes, name: str) -> ImageFile.ImageFile:
     """Read the header of an image file.
 
@@ -140,7 +146,7 @@ def open_image(data: bytes, name: str) -> ImageFile.ImageFile:
         problem = (
             "is not an image that can be decoded; remove it" if data else "is empty; remove it"
         )
-        if data.startswith(b"version https://git-lfs") or b"annex/objects/" in data[:99]:
+        if is_pointer(data):
             problem = "is a pointer of git-LFS or git-annex: fetch the images (git lfs pull)"
         raise UserError(f"{name} {problem}", VERIFY) from error
     if opened.format not in FORMATS:
