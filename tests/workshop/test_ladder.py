@@ -141,7 +141,7 @@ def test_script_trains_and_reports(script: str, photos: Photos, tmp_path: Path) 
     events = json.loads(trace.read_text())["traceEvents"]
     ranges = Counter(e["name"] for e in events if e.get("cat") == "user_annotation")
     assert ranges["exchange"] == (3 if horovod else 0)
-    check_trace(trace, exchange=script != "1_single")
+    check_trace(trace, script != "1_single", compiled=script.startswith("6"))
     state = torch.load(weights, weights_only=True)
     assert state["fc.weight"].shape == (6, 2048)
 
