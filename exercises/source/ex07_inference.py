@@ -47,6 +47,36 @@ def percentile(seconds: list[float], per_cent: float) -> float:
 workshop.check("ex07.percentile", percentile)
 
 # %% [markdown]
+# Now use it on this device. The next cell times single predictions of ResNet; on a GPU, `.item()` waits for the result. Predict p99 / p50 before you run the cell.
+
+# %%
+import time
+
+import numpy as np
+import torch
+
+from rn50lib import resnet
+from rn50lib.torch.model import ResNet
+from workshop.checks import engine
+
+device = torch.device("cuda" if session.machine.gpus else "cpu")
+net = ResNet(resnet.resnet(session.layers, num_classes=12)).to(device).eval()
+image = torch.randn(1, 3, session.pixels, session.pixels, device=device)
+
+if not engine.unanswered(percentile):
+    where = torch.cuda.get_device_name() if session.machine.gpus else "the CPU"
+    print(f"ResNet-{session.layers}, {session.pixels} px, on {where},", end=" ")
+    print(f"{session.requests} predictions")
+    takes = []  # seconds of each prediction
+    with torch.inference_mode():
+        for _ in range(10 + session.requests):
+            begin = time.perf_counter()
+            net(image).argmax().item()
+            takes.append(time.perf_counter() - begin)
+    p50, p99 = (1000 * percentile(takes[10:], p) for p in (50, 99))  # the first ones warm up
+    print(f"p50 {p50:.1f} ms, p99 {p99:.1f} ms: {p99 / p50:.2f} times as long")
+
+# %% [markdown]
 # ## ex07.temperature · How sure is sure?
 #
 # *fill in · medium · 12 minutes*
@@ -86,10 +116,7 @@ workshop.check("ex07.temperature", temperature)
 import os
 from pathlib import Path
 
-import numpy as np
-import torch
-
-from workshop.checks import engine, ex07
+from workshop.checks import ex07
 
 prefix, epoch = ex07.checkpoint_of_notebook(session)
 os.chdir(session.folder)

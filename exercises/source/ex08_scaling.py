@@ -108,7 +108,21 @@ def efficiency(compute: float, ready: list[float], takes: list[float]) -> float:
 workshop.check("ex08.overlap", efficiency)
 
 # %% [markdown]
-# Notebook 03 predicts a real backward pass of ResNet-50 in this way, and measures it. If a measurement is far above the prediction, the exchange probably slows down the computation, or one rank waits for the other; your formula assumes neither. Gloo needs a core of the CPU; NCCL needs a few multiprocessors of a GPU.
+# Now predict a real backward pass: notebook 03 recorded when each bucket of ResNet-50's gradients was full, and how long its message took. (If you have not run that notebook, recorded numbers are used.) The backward pass was timed without the exchange and with it, so compare your prediction with the measurement.
+
+# %%
+from workshop.checks import engine, ex08
+
+timeline = ex08.read_timeline(session.runs)
+print(timeline.source)
+if not engine.unanswered(efficiency):
+    predicted = timeline.alone / efficiency(timeline.alone, timeline.ready, timeline.takes)
+    print(f"backward alone {1e3 * timeline.alone:.0f} ms; with the exchange of", end=" ")
+    print(f"{len(timeline.ready)} buckets {1e3 * predicted:.0f} ms predicted,", end=" ")
+    print(f"{1e3 * timeline.together:.0f} ms measured")
+
+# %% [markdown]
+# If the measurement is far above the prediction, the exchange probably slows down the computation, or one rank waits for the other (notebook 03 measures both). Your formula assumes neither. Gloo needs a core of the CPU; NCCL needs a few multiprocessors of a GPU.
 
 # %% [markdown]
 # ## ex08.capstone · Slow and wrong

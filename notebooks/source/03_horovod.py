@@ -354,7 +354,7 @@ for turn in range(1 + turns):  # DDP forms its buckets after the first pass
             run["alone"].append(seconds)
             buckets.append([(at - begin, *of) for at, *of in full])
 run["buckets"] = sorted(zip(run["alone"], buckets, strict=True))[turns // 2][1]  # median pass
-messages = [message(nbytes) for _, nbytes, _ in run["buckets"]]  # alone
+messages = [message(nbytes) for _, nbytes, _ in run["buckets"]]  # alone, for exercise ex08.overlap
 
 
 def write(trace):
