@@ -13,8 +13,10 @@ profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 
 # %%
 import workshop
+from workshop.session import ensure_data
 
 session = workshop.start("ex05", profile)
+ensure_data(session.data_root, session.profile)
 
 # %% [markdown]
 # ## ex05.headroom · What limits the training?
@@ -60,7 +62,53 @@ def headroom(load, train, wait, clock, images: int, steps: int) -> dict[str, flo
 workshop.check("ex05.headroom", headroom)
 
 # %% [markdown]
-# They take 320 ms, not 500: while the device trains on one batch, the next one is loaded. Only the first load is not hidden. On a CPU, `train` returns when the step is done, so nothing overlaps. `rn50 diagnose` makes these measurements for any configuration, and `rn50 workshop try --headroom` for any script.
+# They take 320 ms, not 500: while the device trains on one batch, the next one is loaded. Only the first load is not hidden. Now measure this machine, with a plain loader and a network whose size suits the device:
+
+# %%
+import time
+
+import numpy as np
+import torch
+from PIL import Image
+
+from rn50lib import resnet
+from rn50lib.torch.model import ResNet
+from workshop.checks import engine
+
+files = sorted((session.data_root / "train").glob("*/*.jpg"))
+device = torch.device("cuda" if session.machine.gpus else "cpu")
+count, size = session.batch, session.pixels
+net = ResNet(resnet.resnet(session.layers, num_classes=12)).to(device)
+targets = torch.arange(count, device=device) % 12
+position = 0
+
+
+def load():
+    global position
+    chosen = [files[(position + i) % len(files)] for i in range(count)]
+    position += count
+    photos = [Image.open(file).convert("RGB").resize((size, size)) for file in chosen]
+    return torch.from_numpy(np.stack([np.asarray(photo) for photo in photos]))
+
+
+def train(batch):
+    pixels = batch.to(device).permute(0, 3, 1, 2) / 255
+    torch.nn.functional.cross_entropy(net(pixels), targets).backward()
+
+
+wait = torch.cuda.synchronize if session.machine.gpus else lambda: None
+if not engine.unanswered(headroom):
+    where = torch.cuda.get_device_name() if session.machine.gpus else "the CPU"
+    print(f"ResNet-{session.layers}, {size} px, {session.steps} batches of {count}, on {where}:")
+    found = headroom(load, train, wait, time.perf_counter, count, session.steps)
+    for name, rate in found.items():
+        print(f"{name:7} {rate:8,.0f} images per second")
+    loader, rate = found["loader"], found["device"]
+    print(f"without overlap: {1 / (1 / loader + 1 / rate):,.0f}; with overlap: at most", end=" ")
+    print(f"{min(loader, rate):,.0f}")
+
+# %% [markdown]
+# On a GPU, kernels run while the next batch loads, so `both` can approach the slower of the two. On a CPU, `train` returns when the step is done, so nothing overlaps: `both` is close to *without overlap*. `rn50 diagnose` makes these measurements for any configuration, and `rn50 workshop try --headroom` for any script.
 
 # %% [markdown]
 # ## ex05.exact · Every image once
