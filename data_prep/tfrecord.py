@@ -22,9 +22,8 @@ from data_prep.common import Progress, check_room, format_bytes, run_program
 from data_prep.encoding import write_sidecar
 from data_prep.lists import read_words, write_classes
 from data_prep.output import COMPLETE, STAMP, OutputFolder, finish_swap, refuse_others
-from data_prep.tfrecordwriter import describe_images, format_index, prepare
+from data_prep.tfrecordwriter import format_index, image_names, prepare
 from rn50lib.data.classes import check_agreement
-from rn50lib.data.recordio import Reader
 from rn50lib.data.sampler import epoch_order
 from rn50lib.data.scan import describe_contents
 from rn50lib.data.source import Source, open_source
@@ -67,7 +66,7 @@ def convert(
     out = Path(out) if out else root / "tfrecord"
     refuse_others(out, _OURS.match)
     sources = _open_sources(root, data_format, quiet)
-    sizes = {split: image_bytes(source) for split, source in sources.items()}
+    sizes = {split: stored_bytes(source) for split, source in sources.items()}
     counts = {}
     for split, source in sources.items():
         fitting = min(1024, max(4, round(sum(sizes[split]) / SHARD_BYTES)))
@@ -86,16 +85,17 @@ def convert(
         if folder.finished:
             return out
         (folder.part / "index").mkdir(exist_ok=True)
-        words = read_words(root)
         orders = {split: epoch_order(len(source), seed, 0) for split, source in sources.items()}
         tasks = []
         for split, source in sources.items():
+            names = image_names(source)
             for number in range(counts[split]):
                 path = folder.part / shard_name(split, number, counts[split])
                 first, last = (len(source) * n // counts[split] for n in (number, number + 1))
                 if not (index_path(path).exists() and path.exists()):
-                    images = describe_images(source, orders[split][first:last])
-                    tasks.append([split, path.name, images])
+                    images = orders[split][first:last].tolist()
+                    tasks.append([split, path.name, images, [names[i] for i in images]])
+        words = read_words(root)
         classes = check_agreement([source.classes for source in sources.values()], str(root))
         if classes.known:
             write_classes(folder.part, classes, words)
@@ -105,7 +105,7 @@ def convert(
             "size": size,
             "classes": list(classes),
             "words": words,
-            "records": {s: str(v.path) for s, v in sources.items() if v.format == "recordio"},
+            "sources": sources,
         }
         total, written = sum(len(task[2]) for task in tasks), 0
         with Progress(total, "writing shards", quiet=quiet) as progress:
@@ -157,13 +157,11 @@ def _open_sources(root: Path, data_format: str, quiet: bool) -> dict[str, Source
     return sources
 
 
-def image_bytes(source: Source) -> list[int]:
+def stored_bytes(source: Source) -> list[int]:
+    """Return the size of each image file, or of the record file."""
     if source.format == "files":
         return [os.stat(source.name(i)).st_size for i in range(len(source))]
-    reader = Reader(source.path)
-    stops = sorted([*reader.offsets.tolist(), os.path.getsize(source.path)])
-    after = dict(zip(stops, stops[1:], strict=False))
-    return [after[offset] - offset for offset in reader.offsets.tolist()]
+    return [os.path.getsize(source.path)]
 
 
 def fingerprint(source: Source, sizes: list[int]) -> str:
