@@ -49,7 +49,6 @@ def unpack(
     if out.exists():
         raise UserError(f"{out}: this is there already; name a new folder")
     done = {"train": 0, "val": 0}
-    out.parent.mkdir(parents=True, exist_ok=True)
     with folder:
         if not folder.resumed:
             check_room(out.parent, plan.size, f"unpacking {plan.form}")
