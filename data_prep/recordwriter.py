@@ -28,28 +28,21 @@ Bad = list[tuple[str, str]]
 class Writer:
     """A context manager that writes PREFIX.rec, .idx and .crc.
 
-    The files appear, complete, if the ``with`` block succeeds.
-    Raises UserError if a key occurs twice, the folder cannot be written to, or the disk is full.
+    The files appear, complete, if the ``with`` block succeeds. Every record needs its own key.
+    Raises UserError if the folder cannot be written to, or the disk is full.
     """
 
     def __init__(self, prefix: str | os.PathLike) -> None:
         path_rec = Path(f"{os.fspath(prefix)}.rec")
-        self.path_idx = path_rec.with_suffix(".idx")
         self.count = self.size = 0  # records and bytes written so far
-        self._outputs = new_files(path_rec, self.path_idx, checksum_path(path_rec))
-        self._keys: set[int] = set()
+        self._outputs = new_files(path_rec, path_rec.with_suffix(".idx"), checksum_path(path_rec))
 
     def __enter__(self) -> Writer:
         self._files = self._outputs.__enter__()
         return self
 
     def write(self, key: int, payload: bytes) -> None:
-        """Append one record (``pack_header``'s header and the image) under a new key."""
-        if key in self._keys:
-            raise UserError(
-                f"{self.path_idx}: the key {key} comes twice; give every record its own"
-            )
-        self._keys.add(key)
+        """Append one record: ``pack_header``'s header and the image."""
         self.append(key, frame(payload), crc32c(payload))
 
     def append(self, key: int, record: bytes, checksum: int) -> None:
