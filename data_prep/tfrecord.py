@@ -25,8 +25,8 @@ from data_prep.output import COMPLETE, STAMP, OutputFolder, finish_swap, refuse_
 from data_prep.tfrecordwriter import format_index, image_names, prepare
 from rn50lib.data.classes import check_agreement
 from rn50lib.data.sampler import epoch_order
-from rn50lib.data.scan import describe_contents
-from rn50lib.data.source import Source, open_source
+from rn50lib.data.scan import SPLITS, describe_contents
+from rn50lib.data.source import ShardSource, Source, open_source
 from rn50lib.data.tfrecord import SPLIT_PREFIX, TFRecordReader, find_shards, index_path, shard_name
 from rn50lib.errors import Parser, UserError, whole
 from rn50lib.files import NAMES, write_file
@@ -173,25 +173,16 @@ def fingerprint(source: Source, sizes: list[int]) -> str:
     return digest.hexdigest()
 
 
-def rebuild_indexes(folder: str | os.PathLike) -> int:
-    """Rewrite index/SHARD.idx for all shards in a folder; return the number of records."""
-    folder = Path(folder)
-    (folder / "index").mkdir(exist_ok=True)
+def rebuild_indexes(folder: Path) -> None:
+    """Rewrite index/SHARD.idx for all shards in a folder."""
     total = 0
-    for split in SPLIT_PREFIX:
-        try:
-            shards = find_shards(folder, split)
-        except UserError:
-            if split == "train":
-                raise
-            continue
-        for shard in shards:
+    for split in [split for split in SPLITS if ShardSource.holds(folder, split)] or ["train"]:
+        for shard in find_shards(folder, split):
             records = TFRecordReader(shard).records()
             entries = [(offset, len(data) + 16) for offset, data in records]
             write_file(index_path(shard), format_index(entries))
             total += len(entries)
     print(f"{folder}: indexes of {total:,} records")
-    return total
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
@@ -220,7 +211,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> None:
     flags = vars(parse(argv))
     if flags.pop("index"):
-        rebuild_indexes(flags["root"])
+        rebuild_indexes(Path(flags["root"]))
         return
     counts = {"train": flags.pop("train_shards"), "val": flags.pop("val_shards")}
     convert(**flags, shards={split: count for split, count in counts.items() if count})
