@@ -70,8 +70,8 @@ def check_shard(found: Images, path: Path) -> None:
 def _check_example(found: Images, path: Path, offset: int, data: bytes) -> None:
     """Add an example's image, and what training cannot use."""
     try:
-        label = example_value(data, str(path), LABEL) - 1  # counted from 1 there
         image = example_value(data, str(path), IMAGE)
+        label = example_value(data, str(path), LABEL) - 1  # counted from 1 there
     except UserError as error:
         found.problems.add("example", path, error.args[0], offset)
         return
