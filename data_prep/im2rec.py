@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from data_prep.common import Progress, check_room, format_bytes, run_program
+from data_prep.common import Progress, check_room, run_program
 from data_prep.lists import (
     Found,
     classes_of_list,
@@ -39,7 +39,7 @@ from rn50lib.data.recordfile import crc32c
 from rn50lib.data.recordio import Reader, checksum_path, unpack
 from rn50lib.data.scan import LeftOut
 from rn50lib.errors import Parser, UserError, as_command, whole
-from rn50lib.files import check_file, lock_open, write_file
+from rn50lib.files import check_file, format_bytes, lock_open, write_file
 from rn50lib.hardware import usable_cores
 
 
