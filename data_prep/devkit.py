@@ -7,23 +7,17 @@ validation image, in the devkit's own order.
 from __future__ import annotations
 
 import io
-import multiprocessing
 import os
 import re
-import resource
-import signal
 import tarfile
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_prep import processes
 from rn50lib.errors import UserError, first_line
 
 DEVKIT = "ILSVRC2012_devkit_t12"
 TRUTH = "ILSVRC2012_validation_ground_truth.txt"
-MOST_BYTES, MOST_S = 2 << 30, 60  # of memory, and seconds, to read `meta.mat`
 _VAL_NUMBER = re.compile(r"ILSVRC2012_val_(\d{8})\.JPEG")
 
 
@@ -64,10 +58,10 @@ def read_devkit(source: Path, given: Path | None) -> Devkit | None:
     if missing:
         raise UserError(f"{path}: {missing[0]} is not in this devkit; download it again")
     try:
-        [(_, classes)] = processes.run(prepare, None, [found["meta.mat"]], None)
+        classes = _read_meta(found["meta.mat"])
         by_number = {number: wnid for number, wnid, _, _ in classes}
         truth = [by_number[int(line)] for line in found[TRUTH].split()]
-    except (UserError, ValueError, KeyError) as error:
+    except (ValueError, KeyError) as error:
         raise UserError(
             f"{path}: this devkit cannot be read ({error}); download it again"
         ) from None
@@ -75,32 +69,24 @@ def read_devkit(source: Path, given: Path | None) -> Devkit | None:
     return Devkit(words, sum(images for *_, images in classes), truth)
 
 
-def prepare(settings: None) -> Callable[[bytes], list[tuple[int, str, str, int]]]:
-    """Return the worker's function: it reads number, WNID, words and images of each class.
+def _read_meta(data: bytes) -> list[tuple[int, str, str, int]]:
+    """Return number, WNID, words and images of each class in `meta.mat`; its checksum is tested.
 
-    It raises ValueError if `meta.mat` is damaged, or is something else. From a damaged number SciPy
-    may crash, or fill the memory for minutes.
+    Raises ValueError if it is damaged, or is something else.
     """
     from scipy.io import loadmat
 
-    if multiprocessing.parent_process():  # not in the caller's own process
-        resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
-        signal.alarm(MOST_S)
-
-    def read_meta(data: bytes) -> list[tuple[int, str, str, int]]:
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # about a damaged variable, which is a text then
-                found = loadmat(io.BytesIO(data), simplify_cells=True, uint16_codec="utf-16-le")
-            fields = ("ILSVRC2012_ID", "WNID", "words", "num_train_images")
-            # the others are groups of classes
-            leaves = [synset for synset in found["synsets"] if synset["num_children"] == 0]
-            rows = [[synset[field] for field in fields] for synset in leaves]
-            return [(int(n), str(wnid), str(words), int(images)) for n, wnid, words, images in rows]
-        except Exception as error:  # SciPy raises many types
-            raise ValueError(f"meta.mat: {first_line(error)}") from None
-
-    return read_meta
+    fields = ("ILSVRC2012_ID", "WNID", "words", "num_train_images")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about a damaged variable, which is a text then
+            found = loadmat(io.BytesIO(data), simplify_cells=True, uint16_codec="utf-16-le")
+        # the others are groups of classes
+        leaves = [synset for synset in found["synsets"] if synset["num_children"] == 0]
+        rows = [[synset[field] for field in fields] for synset in leaves]
+        return [(int(n), str(wnid), str(words), int(images)) for n, wnid, words, images in rows]
+    except Exception as error:  # SciPy raises many types
+        raise ValueError(f"meta.mat: {first_line(error)}") from None
 
 
 def _from_folder(folder: Path, wanted: tuple[str, ...]) -> dict[str, bytes]:

@@ -286,26 +286,6 @@ def test_any_damage_to_a_devkit_is_one_error_or_harmless(tmp_path):
     assert refused > 130
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("place", "byte"),
-    [(3272, 41), (2631, 16)],
-    ids=["type", "count"],
-)
-def test_damage_that_scipy_does_not_refuse_is_one_error(tmp_path, monkeypatch, place, byte):
-    """Without compression, which has a checksum, SciPy 1.17 crashes, or takes all the memory."""
-    monkeypatch.undo()  # in a process
-    (tmp_path / "devkit/data").mkdir(parents=True)
-    (tmp_path / "devkit" / TRUTH_TEXT).write_bytes(b"1\n")
-    damaged = bytearray((FIXTURES / "meta-plain.mat").read_bytes())
-    (tmp_path / "devkit/data/meta.mat").write_bytes(damaged)
-    assert read_devkit(tmp_path, None).truth == [WNIDS[0]]
-    damaged[place] = byte
-    (tmp_path / "devkit/data/meta.mat").write_bytes(damaged)
-    with pytest.raises(UserError, match="devkit: this devkit cannot be read"):
-        read_devkit(tmp_path, None)
-
-
 def test_what_is_left_out_is_counted(tmp_path, capsys):
     source = tmp_path / "source"
     for wnid, count in zip(WNIDS, TRAIN_IMAGES, strict=True):
