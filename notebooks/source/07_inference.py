@@ -34,7 +34,6 @@ os.environ |= {
 # The next cell briefly trains ResNet-50 on the road signs, at the recipe's 64 pixels. `rn50 score` then scores the checkpoint in a new process that has only the files. **Predict:** how close will its top-1 be to the accuracy that training reported?
 
 # %% language="bash" magic_args="-e"
-# echo "$DATA: $IMAGES images per epoch, epochs: $EPOCHS"
 # rm -f model-*  # from an earlier run
 # rn50 run --data-root "$DATA" -e $EPOCHS -b 32 --num-examples $IMAGES --seed $SEED \
 #   --num-layers $LAYERS --dtype float32 --model-prefix model --report train.json 2>&1
@@ -64,11 +63,8 @@ from rn50lib import checkpoint
 from rn50lib.torch.model import ResNet, load_arrays
 from workshop.lessons import nb07, nb07_checks
 
-trained, scored = (
-    json.loads(Path(file).read_text())["metrics"]["val.top1"][-1]
-    for file in ("train.json", "score.json")
-)
-print(f"training reported {trained}, score computed {scored}; equal: {trained == scored}")
+for file in ("train.json", "score.json"):
+    print(file, json.loads(Path(file).read_text())["metrics"]["val.top1"][-1])
 
 keep_memory()  # as `rn50` does, so that new arrays cost no page faults
 torch.backends.cudnn.allow_tf32 = False  # real float32 (notebook 06)
@@ -150,13 +146,12 @@ one, eager = many[:1], ready(model, dtype)
 
 def traced(net, batch):
     """Trace three predictions in trace.json; return the number of operators of one."""
-    with profiler.profile(
-        schedule=profiler.schedule(wait=0, warmup=1, active=3), acc_events=True,
-        on_trace_ready=lambda done: done.export_chrome_trace("trace.json"),
-    ) as trace:  # fmt: skip
+    when = profiler.schedule(wait=0, warmup=1, active=3, repeat=1)
+    with profiler.profile(schedule=when, acc_events=True) as trace:
         for _ in range(4):
             call(net, batch)
             trace.step()
+    trace.export_chrome_trace("trace.json")
     calls = [e for e in trace.events() if e.name.startswith("aten::")]
     inner = [e for e in calls if e.cpu_parent and e.cpu_parent.name.startswith("aten::")]
     return (len(calls) - len(inner)) // 3
@@ -179,17 +174,14 @@ def chain(length):
 
 
 def race(works, turns):
-    """Time pairs of a network and a batch in turns; return the median of three calls by name.
-
-    An untimed call before them hands the cores to the next engine's threads.
-    """
+    """Time pairs of a network and a batch in turns; return the median of three calls by name."""
     times = {name: [] for name in works}
     for turn in range(turns + 1):  # the first one warms up
         for name in random.sample(list(works), len(works)):
-            call(*works[name])
-            calls = [call(*works[name]) for _ in range(3)]
+            call(*works[name])  # hands the cores to this engine's threads
+            took = [call(*works[name]) for _ in range(3)]
             if turn:
-                times[name].append(np.median(calls))
+                times[name].append(np.median(took))
     return {name: np.array(values) for name, values in times.items()}
 
 
@@ -197,11 +189,10 @@ number = torch.zeros(1, 1, 1, 1, device=device)
 works = {length: (chain(length), number) for length in (10, 80)} | {"network": (eager, one)}
 times = race(works, session.repeats)
 alone = np.median(times["network"])
-start = np.median(times[80] - times[10]) / (3 * 70)  # ms of one operator
-started = operators * start
-print(f"One image takes {alone:.2f} ms, the median of {session.repeats} turns.")
-print(f"Starting {operators} operators at {1000 * start:.1f} µs", end=" ")
-print(f"takes {started:.2f} ms, {started / alone:.0%} of it")
+per_start = np.median(times[80] - times[10]) / (3 * 70)  # ms of one operator
+started = operators * per_start
+print(f"{operators} starts of {1000 * per_start:.1f} µs take {started:.2f} ms of a prediction's")
+print(f"{alone:.2f} ms: {started / alone:.0%}")
 
 # %% [markdown]
 # The operators are 53 convolutions, 53 batch norms, 49 ReLUs, 16 additions, two poolings and a linear layer. Starting fewer of them helps on *your* device only if the share above is large. If it is small (5% on two CPU cores), folding and graphs gain little: faster convolutions, below, gain more.
@@ -212,7 +203,7 @@ print(f"takes {started:.2f} ms, {started / alone:.0%} of it")
 #
 # `gamma · (W x − mean) / std + beta  =  (gamma / std · W) x + (beta − gamma · mean / std)`, with `std = √(var + eps)`
 #
-# **Your turn:** write `fold`. In PyTorch, gamma and beta are `norm.weight` and `norm.bias`; the rest is `norm.running_mean`, `norm.running_var` and `norm.eps`. `conv.weight` has the shape (channels out, channels in, height, width), and there is no `conv.bias`.
+# **Your turn:** write `fold`, which the cell below applies to every pair of a convolution and a batch norm. (PyTorch has `torch.nn.utils.fusion.fuse_conv_bn_eval`.) In PyTorch, gamma and beta are `norm.weight` and `norm.bias`; the rest is `norm.running_mean`, `norm.running_var` and `norm.eps`. `conv.weight` has the shape (channels out, channels in, height, width), and there is no `conv.bias`. **Predict:** by how much do the logits, the outputs before softmax, change, and how much time can folding save, by the table above?
 
 
 # %%
@@ -223,11 +214,6 @@ def fold(conv, norm):
 
 # %%
 fold = nb07_checks.check_fold(fold)
-
-# %% [markdown]
-# Apply it to every pair of a convolution and a batch norm. (PyTorch has `torch.nn.utils.fusion.fuse_conv_bn_eval`.) **Predict:** by how much do the logits, the outputs before softmax, change, and how much time can folding save, by the table above?
-
-# %%
 folded = copy.deepcopy(model)
 for module in list(folded.modules()):
     children = list(module.named_children())  # in the order in which they run
@@ -241,12 +227,11 @@ print(f"Logits of up to {logits.abs().max():.1f} change by up to {change:.1e}")
 folded = ready(folded, dtype)
 print(f"{operators} operators before, {traced(folded, one)} now")
 times = race({"eager": (eager, one), "folded": (folded, one)}, rounds)
-print(
-    f"In turns, the speed of folded over eager: {workshop.ratio(times['eager'] / times['folded'])}"
-)
+speed = workshop.ratio(times["eager"] / times["folded"])
+print(f"In turns, the speed of folded over eager: {speed}")
 
 # %% [markdown]
-# The logits differ by rounding only. Folding saves hardly any arithmetic. It can save the time of *normalisation*: starts and **memory traffic**, since a separate layer reads its input and writes its output. (A speed differs clearly if at least five turns are all on one side of 1: seven turns resolve only a gain that is larger than their scatter.)
+# The logits differ by rounding only. Folding saves hardly any arithmetic. It can save starts and **memory traffic**: a separate layer reads its input and writes its output. (A speed differs clearly if at least five turns are all on one side of 1: a gain smaller than their scatter stays unclear.)
 #
 # ## One launch for all kernels
 #
@@ -269,8 +254,8 @@ def capture(net, example):
 
 # %%
 capture = nb07_checks.check_capture(capture, device)
-limit = 1 - busy / alone if on_gpu else started / alone
-print(f"One launch for all saves at most {limit:.0%} of a prediction here")
+avoided = 1 - busy / alone if on_gpu else started / alone
+print(f"One launch for all would save at most {avoided:.0%} of a prediction here")
 print(f"float16, 224 px, by batch, {session.results['h100.predict.eager.1'].provenance}:")
 for way, what in (("graph", 1), ("graph", 16), ("graph", 256), ("pinned", 256),
                   ("compiled", "torchvision")):  # fmt: skip
@@ -279,11 +264,11 @@ for way, what in (("graph", 1), ("graph", 16), ("graph", 256), ("pinned", 256),
     print(f"{way}, {what}: {gain:.1f} times eager's {eagerly:,} img/s")
 
 # %% [markdown]
-# In a large batch, kernels hide the launches. (The *pinned* line: the batch is copied from **pinned** memory, which a GPU reads directly; at 256, the graph gains hardly more.) Faster kernels gain more: `torch.compile` fuses what follows a convolution (last line: torchvision's network at batch 256, and its own eager speed).
+# In a large batch, kernels hide the launches; at 256, the graph gains hardly more than *pinned*: a batch in **pinned** memory, from which a GPU copies directly. Faster kernels gain more: `torch.compile` fuses what follows a convolution (torchvision's network at batch 256, and its own eager speed).
 #
 # ## Faster kernels: other engines
 #
-# The program that serves a network is often not the one that trained it. **ONNX** is a file format for this: it stores operations and weights, and most engines read it. The next cell exports your folded network. On a CPU, ONNX Runtime and, if installed, Intel's OpenVINO run it; on a GPU (TensorRT would run it there), your CUDA graph and `torch.compile` take part, which need PyTorch.
+# The program that serves a network is often not the one that trained it. **ONNX** is a file format for this: it stores operations and weights, and most engines read it. The next cell exports your folded network; if an independent program gives the same answers, the export works. On a CPU, ONNX Runtime and, if installed, Intel's OpenVINO run it. On a GPU (where NVIDIA's TensorRT would), your CUDA graph and `torch.compile` compete.
 
 # %%
 import logging
@@ -299,14 +284,10 @@ torch.onnx.export(
     input_names=["images"], output_names=["logits"], external_data=False,
 )  # fmt: skip
 options = onnxruntime.SessionOptions()
-options.intra_op_num_threads = torch.get_num_threads()
+options.intra_op_num_threads = threads = torch.get_num_threads()
 # no spinning: other versions run in between
 options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-
-
-def load_onnx():
-    return onnxruntime.InferenceSession("float.onnx", options, providers=["CPUExecutionProvider"])
-
+cpu = ["CPUExecutionProvider"]
 
 forms = {"eager": eager, "folded": folded}
 if on_gpu:
@@ -314,13 +295,12 @@ if on_gpu:
     forms["CUDA graph"] = lambda x: graphs[len(x)](x)
     forms["torch.compile"] = torch.compile(copy.deepcopy(folded), dynamic=False)
 else:
-    onnx = load_onnx()
+    onnx = onnxruntime.InferenceSession("float.onnx", options, cpu)
     forms["ONNX Runtime"] = lambda x: torch.tensor(onnx.run(None, {"images": x.numpy()})[0])
     if find_spec("openvino"):
         import openvino
 
-        config = {"INFERENCE_NUM_THREADS": torch.get_num_threads()}
-        config["INFERENCE_PRECISION_HINT"] = "f32"
+        config = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"}
         network = openvino.Core().compile_model("float.onnx", "CPU", config)
         forms["OpenVINO"] = lambda x: torch.tensor(network(x.numpy())[0])
 for name, form in forms.items():
@@ -330,8 +310,6 @@ for name, form in forms.items():
     print(f"logits change by up to {(answers - logits).abs().max():.1e}")
 
 # %% [markdown]
-# If an independent program gives the same answers, the export works.
-#
 # ## Which version is fastest, and at which batch?
 #
 # All versions and batches take turns in random order (`torch.compile` only in the largest batch, because it compiles for each). Speeds drift, so compare within a race, and believe a small gain (folding's) only if two races show it. **Predict** the order at batch 1, and at the largest batch.
@@ -356,16 +334,18 @@ for ax, n in zip(axes, (small, large), strict=True):
     for name in order:
         if name != "eager":
             print(f"  {name}, speed over eager: {speeds[name]}")
-    said = f"{lead.median:.2f} × {second}" if lead.clear else f"no clear lead on {second}"
+    clearly = "clearly" if lead.clear else "not clearly"
     colours = {best[n]: workshop.FINDING} if lead.clear else {}
     workshop.spans(ax, {name: times[name] for name in order}, colours)
-    ax.set(title=f"Batch {n}: {best[n]},\n{said}", xlabel="ms per batch (log scale)")
-where = torch.cuda.get_device_name() if on_gpu else "CPU"
-fig.suptitle(f"Median and range, {rounds} rounds; {where}, {session.dtype}, {size} px")
+    ax.set(
+        title=f"Batch {n}: {best[n]},\n{clearly} ahead of {second}",
+        xlabel="ms per batch (log scale)",
+    )
+fig.suptitle(f"Median and range, {rounds} rounds; {device}, {session.dtype}, {size} px")
 workshop.figure(fig, alt="Time per batch of each version.")
 
 # %% [markdown]
-# *Where* is a version faster than `folded`: in its convolutions, with what is fused into them, or in the rest? The next cell traces PyTorch's versions, and ONNX Runtime profiles itself. A disturbance only adds time, so the least of three profiles counts. **Predict** which part saves more.
+# *Where* is a version faster than `folded`: in its convolutions (with what is fused into them) or in the rest? The next cell profiles each three times; a disturbance only adds time, so the least counts. **Predict** which part saves more.
 
 
 # %%
@@ -373,7 +353,7 @@ def parts(name, batch):
     """Return a version's milliseconds in convolutions and in the rest."""
     if name == "ONNX Runtime":
         options.enable_profiling = True
-        profiled = load_onnx()
+        profiled = onnxruntime.InferenceSession("float.onnx", options, cpu)
         for _ in range(4):
             profiled.run(None, {"images": batch.numpy()})
         return nb07.onnx_parts(profiled.end_profiling(), runs=4)
@@ -390,8 +370,7 @@ for n in [large] if on_gpu else [small, large]:
         rows.append([f"batch {n}, {name} (race: {race_ms:.1f} ms)", *least])
     if not on_gpu:
         print(f"Batch {n}, convolutions of folded:", nb07.convolutions("trace.json"))
-columns = ["", "convolution, ms", "the rest, ms"]
-workshop.table(rows, columns, "Under the profilers, the least of three profiles")
+workshop.table(rows, ["", "convolution, ms", "the rest, ms"], "The least of three profiles")
 
 # %% [markdown]
 # On a CPU, PyTorch chooses a convolution's code by its input's size: its own, or that of the library oneDNN. Compare the engines' leads with how many convolutions run PyTorch's own.
@@ -403,12 +382,11 @@ workshop.table(rows, columns, "Under the profilers, the least of three profiles"
 # %%
 for n in session.race[1:]:
     gain = workshop.ratio(n * results["eager", small] / results["eager", n])
-    batch_ms = max(started, n * busy) if on_gpu else started + n * (alone - started)
-    print(f"Batch {n}: images per second over batch 1: {gain};", end=" ")
-    print(f"expected: {n * alone / batch_ms:.2f}")
+    took = max(started, n * busy) if on_gpu else started + n * (alone - started)
+    print(f"Batch {n}: images per second over batch 1: {gain}; expected: {n * alone / took:.2f}")
 
 # %% [markdown]
-# If a batch gains more than expected, its convolutions run faster: on a CPU with other code (see above), on a GPU because one image cannot keep all cores busy.
+# If a batch gains more than expected, it shares more costs or has faster convolutions (on a CPU, see above; on a GPU, one image cannot keep all cores busy).
 #
 # ## One request
 #
@@ -434,9 +412,9 @@ print(f"slowest {latency.max():.2f} ms; preparation {share:.0f}% of a typical re
 # %% [markdown]
 # ## Many users: latency under load
 #
-# A loop that sends the next request after the last answer never sees a queue. Real requests arrive at their own rate, whatever the queue (an **open loop**), and latency counts from the arrival. Two servers answer prepared images, so the preparation comes on top: *single* takes one request at a time, *batched* all that wait, up to `most` of them (**dynamic batching**). One random sequence of arrivals proves little, so each point has several.
+# A loop that sends the next request after the last answer never sees a queue. Real requests arrive at their own rate, whatever the queue (an **open loop**), and latency counts from the arrival. Two servers answer prepared images: *single* takes one request at a time, *batched* all that wait, up to `most` of them (**dynamic batching**). One random sequence of arrivals proves little, so each point has several.
 #
-# **Your turn:** predict the mean latency of *single*. If requests arrive independently and all services take equally long, a request waits for load / (2 (1 − load)) of them on average (Pollaczek and Khinchine), then for its own. **Predict** p95 at 50, 80 and 150% of its capacity, too.
+# **Your turn:** predict the mean latency of *single*. If requests arrive independently and all services take equally long, a request waits for load / (2 (1 − load)) of them on average (Pollaczek and Khinchine), then for its own. **Predict** p95 at 50, 80 and 150% of its capacity.
 
 
 # %%
@@ -458,7 +436,7 @@ def answer(count):
     wait()
 
 
-def serve(rate, most, sequence):
+def serve(rate, limit, sequence):
     """Answer requests that arrive at random, `rate` per ms; return latencies and services in ms."""
     gaps = np.random.default_rng([seed, sequence]).exponential(1 / rate, requests)
     arrivals = np.cumsum(gaps)
@@ -468,8 +446,7 @@ def serve(rate, most, sequence):
         if now < arrivals[done]:  # nothing to do
             time.sleep((arrivals[done] - now) / 1000)
             continue
-        waiting = np.searchsorted(arrivals, now, side="right") - done
-        count = min(waiting, most)
+        count = min(limit, np.searchsorted(arrivals, now, side="right") - done)
         answer(count)
         end = 1000 * (time.perf_counter() - begin)
         services.append(end - now)
@@ -496,10 +473,9 @@ for load in loads[:2]:
     print(f"services: median {middle:.2f}, p95 {slow:.2f} times the idle median")
 more = workshop.ratio(most * idle[1] / idle[most])
 print(f"Requests per second in batches of {most} over single: {more}")
-tails = {
-    key: np.array([np.percentile(latencies, 95, method="inverted_cdf") for latencies, _ in runs])
-    for key, runs in served.items()
-}
+tails = {}
+for key, runs in served.items():
+    tails[key] = np.percentile([ms for ms, _ in runs], 95, axis=1, method="inverted_cdf")
 gain = workshop.ratio(tails[0.8, "single"] / tails[0.8, "batched"])
 rows = {f"{load:.0%} load, {name}": p95s for (load, name), p95s in tails.items()}
 fig, ax = plt.subplots(figsize=(9, 3.4), layout="constrained")
@@ -509,15 +485,14 @@ ax.set_xlabel(f"p95 in ms (log scale), {session.sequences} sequences; {version},
 workshop.figure(fig, alt="p95 of both servers at each load, with its range.")
 
 # %% [markdown]
-# The formula assumes independent arrivals, services of one length and an endless run. Services that are longer than when idle raise the real load (the median shows it), services that vary make waits longer (the p95), and a short run, which starts with an empty queue, makes them shorter. Above 100%, the queue of *single* only grows, and its p95 shows how long you measured. Batches raise the limit by about the last line's factor, but each request waits for its whole batch.
+# The formula assumes independent arrivals, services of one length and an endless run. Services longer than when idle (their median) raise the real load, services that vary (their p95) make waits longer; a short run, which starts with an empty queue, shorter. Above 100%, the p95 of *single* shows how long you measured. Batches raise the limit by about the last printed factor, but each request waits for its whole batch.
 #
 # ## Where is the time going now?
 
 # %% tags=["results"]
 session.note("decoding", share, "%", "share of a request spent on preparation")
 session.note("p95", float(p95), "ms", f"p95 of {requests} single requests, without a queue")
-queued = float(np.median(tails[0.8, "single"]))
-session.note("p95_load", queued, "ms", "p95 at 80% load, prepared images, one at a time")
+session.note("p95_load", float(np.median(tails[0.8, "single"])), "ms", "p95 of single at 80% load")
 
 # %% [markdown]
 # A single request waits for its preparation and its operators; near capacity, for other requests. So latency cannot be derived from throughput: publish both, with batch, image size, precision, threads and load.
@@ -528,7 +503,6 @@ session.note("p95_load", queued, "ms", "p95 at 80% load, prepared images, one at
 # - A correct timing needs evaluation mode, `inference_mode`, warm-up and synchronisation.
 # - A CUDA graph saves at most the time in which no kernel runs.
 # - Call a version faster only if it wins every round, for a small gain in two races; then ask a profiler why.
-# - A batch shares starts, and may get faster kernels.
 # - Report p95 or p99 at a stated load, measured with an open loop and several sequences of arrivals.
 #
 # **Try it:** set `most` to 2 and to 8. Which one has the lowest p95 at each load?

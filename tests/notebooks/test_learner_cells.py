@@ -214,7 +214,7 @@ def body(function: Any) -> str:
     ("number", "functions", "then"),
     [
         ("07", ["fold"], ""),
-        ("07", ["capture"], "saves at most 30% of a prediction"),
+        ("07", ["capture"], "would save at most 30% of a prediction"),
         ("07", ["mean_latency"], ""),
         ("08", ["measure"], ""),
         ("08", ["fit", "causes"], "β 1.00 GB/s: 100 MB (12 classes) take 101 ms"),
