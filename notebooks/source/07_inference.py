@@ -268,7 +268,7 @@ for way, what in (("graph", 1), ("graph", 16), ("graph", 256), ("pinned", 256),
 #
 # ## Faster kernels: other engines
 #
-# The program that serves a network is often not the one that trained it. **ONNX** is a file format for this: it stores operations and weights, and most engines read it. The next cell exports your folded network; if an independent program gives the same answers, the export works. On a CPU, ONNX Runtime and, if installed, Intel's OpenVINO run it. On a GPU (where NVIDIA's TensorRT would), your CUDA graph and `torch.compile` compete.
+# The program that serves a network is often not the one that trained it. **ONNX** is a file format for this: it stores operations and weights, and most engines read it. On a CPU, the next cell exports your folded network, and ONNX Runtime and, if installed, Intel's OpenVINO run it; if independent programs give the same answers, the export works. On a GPU (where NVIDIA's TensorRT would run it), your CUDA graph and `torch.compile` compete.
 
 # %%
 import logging
@@ -279,30 +279,28 @@ import onnxruntime
 
 logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it looks for torchvision
 warnings.simplefilter("ignore", FutureWarning)  # about the exporter's own calls
-torch.onnx.export(
-    folded, (many[:2],), "float.onnx", dynamo=True, dynamic_shapes=({0: "N"},), verbose=False,
-    input_names=["images"], output_names=["logits"], external_data=False,
-)  # fmt: skip
-options = onnxruntime.SessionOptions()
-options.intra_op_num_threads = threads = torch.get_num_threads()
-# no spinning: other versions run in between
-options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-cpu = ["CPUExecutionProvider"]
-
 forms = {"eager": eager, "folded": folded}
 if on_gpu:
     graphs = {n: capture(folded, many[:n]) for n in (1, 2, 4, 8, 16, large)}
     forms["CUDA graph"] = lambda x: graphs[len(x)](x)
     forms["torch.compile"] = torch.compile(copy.deepcopy(folded), dynamic=False)
 else:
+    torch.onnx.export(
+        folded, (many[:2],), "float.onnx", dynamo=True, dynamic_shapes=({0: "N"},), verbose=False,
+        input_names=["images"], output_names=["logits"], external_data=False,
+    )  # fmt: skip
+    options, cpu = onnxruntime.SessionOptions(), ["CPUExecutionProvider"]
+    options.intra_op_num_threads = torch.get_num_threads()
+    # no spinning: other versions run in between
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     onnx = onnxruntime.InferenceSession("float.onnx", options, cpu)
     forms["ONNX Runtime"] = lambda x: torch.tensor(onnx.run(None, {"images": x.numpy()})[0])
-    if find_spec("openvino"):
-        import openvino
+if not on_gpu and find_spec("openvino"):
+    import openvino
 
-        config = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"}
-        network = openvino.Core().compile_model("float.onnx", "CPU", config)
-        forms["OpenVINO"] = lambda x: torch.tensor(network(x.numpy())[0])
+    config = {"INFERENCE_NUM_THREADS": torch.get_num_threads(), "INFERENCE_PRECISION_HINT": "f32"}
+    network = openvino.Core().compile_model("float.onnx", "CPU", config)
+    forms["OpenVINO"] = lambda x: torch.tensor(network(x.numpy())[0])
 for name, form in forms.items():
     answers = predict(form, many)
     same = (answers.argmax(1) == logits.argmax(1)).sum()
@@ -337,10 +335,7 @@ for ax, n in zip(axes, (small, large), strict=True):
     clearly = "clearly" if lead.clear else "not clearly"
     colours = {best[n]: workshop.FINDING} if lead.clear else {}
     workshop.spans(ax, {name: times[name] for name in order}, colours)
-    ax.set(
-        title=f"Batch {n}: {best[n]},\n{clearly} ahead of {second}",
-        xlabel="ms per batch (log scale)",
-    )
+    ax.set(title=f"Batch {n}: {best[n]},\n{clearly} ahead of {second}", xlabel="ms per batch")
 fig.suptitle(f"Median and range, {rounds} rounds; {device}, {session.dtype}, {size} px")
 workshop.figure(fig, alt="Time per batch of each version.")
 
@@ -377,7 +372,7 @@ workshop.table(rows, ["", "convolution, ms", "the rest, ms"], "The least of thre
 #
 # ## A larger batch
 #
-# The images of a batch share its starts. If nothing else changed, a batch of *n* would take `starts + n × (one image − starts)`; on a GPU, where launches and kernels overlap, the larger of `starts` and `n × kernels`. The next cell compares this with `eager` in the race above. **Predict** by what factor the throughput rises from batch 1 to the largest.
+# The images of a batch share its starts. If nothing else changed, a batch of *n* would take `starts + n × (one image − starts)`; on a GPU, where launches and kernels overlap, the larger of `starts` and `n × kernels`. The next cell compares this with `eager` in the race. **Predict** by what factor the throughput rises from batch 1 to the largest.
 
 # %%
 for n in session.race[1:]:
@@ -412,7 +407,7 @@ print(f"slowest {latency.max():.2f} ms; preparation {share:.0f}% of a typical re
 # %% [markdown]
 # ## Many users: latency under load
 #
-# A loop that sends the next request after the last answer never sees a queue. Real requests arrive at their own rate, whatever the queue (an **open loop**), and latency counts from the arrival. Two servers answer prepared images: *single* takes one request at a time, *batched* all that wait, up to `most` of them (**dynamic batching**). One random sequence of arrivals proves little, so each point has several.
+# A loop that sends the next request after the last answer never sees a queue. Real requests arrive at their own rate, whatever the queue (an **open loop**), and latency counts from the arrival. Two servers answer prepared images: *single* takes one request at a time, *batched* all that wait, up to `most` of them (**dynamic batching**). One random sequence of arrivals proves little, so each row has several.
 #
 # **Your turn:** predict the mean latency of *single*. If requests arrive independently and all services take equally long, a request waits for load / (2 (1 − load)) of them on average (Pollaczek and Khinchine), then for its own. **Predict** p95 at 50, 80 and 150% of its capacity.
 
@@ -485,7 +480,7 @@ ax.set_xlabel(f"p95 in ms (log scale), {session.sequences} sequences; {version},
 workshop.figure(fig, alt="p95 of both servers at each load, with its range.")
 
 # %% [markdown]
-# The formula assumes independent arrivals, services of one length and an endless run. Services longer than when idle (their median) raise the real load, services that vary (their p95) make waits longer; a short run, which starts with an empty queue, shorter. Above 100%, the p95 of *single* shows how long you measured. Batches raise the limit by about the last printed factor, but each request waits for its whole batch.
+# The formula assumes independent arrivals, services of one length and an endless run. Services longer than when idle (their median) raise the real load, varying services (their p95) make waits longer; a short run, which starts with an empty queue, shorter. Above 100%, the p95 of *single* shows how long you measured. Batches raise the limit by about the last printed factor, but each request waits for its whole batch.
 #
 # ## Where is the time going now?
 
