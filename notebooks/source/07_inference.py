@@ -31,7 +31,7 @@ os.environ |= {
 #
 # ## A checkpoint and its score
 #
-# The next cell briefly trains ResNet-50 on the road signs, at the recipe's 64 pixels. `rn50 score` then scores the checkpoint in a new process that has only the files. **Predict:** how close will its top-1 be to the accuracy that training reported?
+# The next cell trains ResNet-50 on the road signs, at the recipe's 64 pixels. `rn50 score` then scores the checkpoint in a new process that has only the files. **Predict:** how close will its top-1 be to the accuracy that training reported?
 
 # %% language="bash" magic_args="-e"
 # rm -f model-*  # from an earlier run
@@ -191,8 +191,8 @@ times = race(works, session.repeats)
 alone = np.median(times["network"])
 per_start = np.median(times[80] - times[10]) / (3 * 70)  # ms of one operator
 started = operators * per_start
-print(f"{operators} starts of {1000 * per_start:.1f} µs take {started:.2f} ms of a prediction's")
-print(f"{alone:.2f} ms: {started / alone:.0%}")
+print(f"{operators} starts of {1000 * per_start:.1f} µs take {started:.2f} ms,", end=" ")
+print(f"{started / alone:.0%} of a prediction of {alone:.2f} ms")
 
 # %% [markdown]
 # The operators are 53 convolutions, 53 batch norms, 49 ReLUs, 16 additions, two poolings and a linear layer. Starting fewer of them helps on *your* device only if the share above is large. If it is small (5% on two CPU cores), folding and graphs gain little: faster convolutions, below, gain more.
@@ -409,7 +409,7 @@ print(f"slowest {latency.max():.2f} ms; preparation {share:.0f}% of a typical re
 #
 # A loop that sends the next request after the last answer never sees a queue. Real requests arrive at their own rate, whatever the queue (an **open loop**), and latency counts from the arrival. Two servers answer prepared images: *single* takes one request at a time, *batched* all that wait, up to `most` of them (**dynamic batching**). One random sequence of arrivals proves little, so each row has several.
 #
-# **Your turn:** predict the mean latency of *single*. If requests arrive independently and all services take equally long, a request waits for load / (2 (1 − load)) of them on average (Pollaczek and Khinchine), then for its own. **Predict** p95 at 50, 80 and 150% of its capacity.
+# **Your turn:** predict the mean latency of *single*. If requests arrive independently and all services take equally long, a request waits for load / (2 (1 − load)) of them on average (Pollaczek and Khinchine), then for its own. **Predict** p95 at 50, 80 and 150% of its capacity without pauses.
 
 
 # %%
