@@ -146,6 +146,15 @@ def test_a_prediction_is_not_called_a_step(tmp_path: Path, capsys: Any) -> None:
     assert "the step" not in printed
 
 
+def test_a_step_of_one_part_has_only_the_table(drawn: Any, capsys: Any) -> None:
+    host = [event for event in STEP if event[0] == HOST]
+    for parts in (["forward", "backward"], ["forward"], []):
+        kept = ["ProfilerStep#4", *parts]
+        drawn([event for event in host if event[1] == "cpu_op" or event[2] in kept])
+        printed = capsys.readouterr().out
+        assert ("One step of" in printed) == (len(parts) == 2) and "ms per step" in printed
+
+
 def test_operators_count_without_those_that_they_call(tmp_path: Path) -> None:
     step = [
         (HOST, "user_annotation", "ProfilerStep#1", 0, 100),
