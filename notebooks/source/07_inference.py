@@ -268,7 +268,7 @@ for way, what in (("graph", 1), ("graph", 16), ("graph", 256), ("pinned", 256),
 #
 # ## Faster kernels: other engines
 #
-# The program that serves a network is often not the one that trained it. **ONNX** is a file format for this: it stores operations and weights, and most engines read it. On a CPU, the next cell exports your folded network, and ONNX Runtime and, if installed, Intel's OpenVINO run it; if independent programs give the same answers, the export works. On a GPU (where NVIDIA's TensorRT would run it), your CUDA graph and `torch.compile` compete.
+# The program that serves a network is often not the one that trained it. **ONNX** is a file format for this: it stores operations and weights, and most engines read it, on GPUs also NVIDIA's TensorRT. The next cell exports your folded network for ONNX Runtime and, on a CPU, Intel's OpenVINO; if independent programs give the same answers, the export works. On a GPU, your CUDA graph and `torch.compile` compete, too.
 
 # %%
 import logging
@@ -284,17 +284,29 @@ if on_gpu:
     graphs = {n: capture(folded, many[:n]) for n in (1, 2, 4, 8, 16, large)}
     forms["CUDA graph"] = lambda x: graphs[len(x)](x)
     forms["torch.compile"] = torch.compile(copy.deepcopy(folded), dynamic=False)
-else:
+provider = "CUDAExecutionProvider" if on_gpu else "CPUExecutionProvider"
+if provider in onnxruntime.get_available_providers():  # on a GPU: pip install onnxruntime-gpu
     torch.onnx.export(
         folded, (many[:2],), "float.onnx", dynamo=True, dynamic_shapes=({0: "N"},), verbose=False,
         input_names=["images"], output_names=["logits"], external_data=False,
     )  # fmt: skip
-    options, cpu = onnxruntime.SessionOptions(), ["CPUExecutionProvider"]
+    options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     # no spinning: other versions run in between
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    onnx = onnxruntime.InferenceSession("float.onnx", options, cpu)
-    forms["ONNX Runtime"] = lambda x: torch.tensor(onnx.run(None, {"images": x.numpy()})[0])
+    onnx = onnxruntime.InferenceSession("float.onnx", options, [provider])
+
+    def run_onnx(x):
+        if not on_gpu:
+            return torch.tensor(onnx.run(None, {"images": x.numpy()})[0])
+        x, binding = x.contiguous(), onnx.io_binding()  # the batch stays on the GPU
+        torch.cuda.synchronize()
+        binding.bind_input("images", "cuda", 0, np.float16, tuple(x.shape), x.data_ptr())
+        binding.bind_output("logits", "cuda")
+        onnx.run_with_iobinding(binding)
+        return torch.tensor(binding.copy_outputs_to_cpu()[0])
+
+    forms["ONNX Runtime"] = run_onnx
 if not on_gpu and find_spec("openvino"):
     import openvino
 
@@ -348,7 +360,7 @@ def parts(name, batch):
     """Return a version's milliseconds in convolutions and in the rest."""
     if name == "ONNX Runtime":
         options.enable_profiling = True
-        profiled = onnxruntime.InferenceSession("float.onnx", options, cpu)
+        profiled = onnxruntime.InferenceSession("float.onnx", options, [provider])
         for _ in range(4):
             profiled.run(None, {"images": batch.numpy()})
         return nb07.onnx_parts(profiled.end_profiling(), runs=4)
