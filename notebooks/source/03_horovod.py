@@ -41,6 +41,7 @@ settings = {  # for the cells that begin with %%bash
     "TURNS": session.turns,
     "SIDE": session.small_size,
     "BATCH": session.small_batch,
+    "LARGE": session.large_batch,
     "IMAGES": session.large_images,
     "EPOCHS": session.large_epochs,
     "SEED": seed,
@@ -132,9 +133,9 @@ nb03.check_ring(all_reduce, "ring.py")
 # %% [markdown]
 # ## What changes in your script?
 #
-# Your script will not use your ring: Horovod and DDP bring their own all-reduce. You time yours below.
+# Horovod and DDP bring their own all-reduce; you time yours below.
 #
-# A launcher starts the ranks, and passes each its number in environment variables. The unchanged script reads none: every rank would run the whole training alone, without an error or a gain. Five changes turn them into one training run, with Horovod, as in recipe 1 of the talk behind this course (*AV Datasets & Multi-GPU Training*, 2018), or with PyTorch's `DistributedDataParallel` (DDP):
+# A launcher starts the ranks, and passes each its number in environment variables. The unchanged script reads none: every rank would run the whole training, without an error or a gain. Five changes turn them into one training run, with Horovod, as in recipe 1 of the talk behind this course (*AV Datasets & Multi-GPU Training*, 2018), or with PyTorch's `DistributedDataParallel` (DDP):
 #
 # | | Horovod: `import horovod.torch as hvd` | DDP: `from torch import distributed as dist` |
 # |---|---|---|
@@ -185,11 +186,11 @@ one, several = workshop.ladder.race(
     warm_up=session.warm_up, steps=steps,
 ).values()  # fmt: skip
 for rung in (one, several):
-    print(f"ranks: {rung['ranks']}; images/s: {rung['images_per_s']:.1f};", end=" ")
-    print(f"ms per step: compute {rung['compute_ms']:.1f}", end="")
-    print(f", communication {rung.get('communication_ms', 0):.1f}")
+    parts = {p: rung[f"{p}_ms"] for p in ("input", "compute", "communication") if f"{p}_ms" in rung}
+    print(f"ranks: {rung['ranks']}; images/s: {rung['images_per_s']:.1f}; ms per step:", end=" ")
+    print(", ".join(f"{part} {ms:.1f}" for part, ms in parts.items()))
 efficiency = several["images_per_s"] / one["images_per_s"] / rung_ranks
-print(f"efficiency, the ratio of images/s over the number of ranks: {efficiency:.0%}")
+print(f"efficiency, the ratio of the two speeds over the number of ranks: {efficiency:.0%}")
 workshop.ladder.figure()
 
 # %% [markdown]
@@ -197,7 +198,7 @@ workshop.ladder.figure()
 #
 # Which part of a step grew most? (On a CPU, compare with *n* times one rank's.) If it is compute, the ranks share cores and memory bandwidth (GPUs share only the host: notebook 04). If it is communication, they wait for messages or for each other: see below.
 #
-# First: is the script *correct*? The next cell tries it, and shows the evidence for each change: ✗ means *missing*, ○ *not seen*; the line says why.
+# First: is the script *correct*? The next cell tries it, and shows the evidence for each change: ✗ means *missing*, ○ *not seen*.
 
 # %%
 flags = ["--image-size", session.small_size, "--batch-size", session.small_batch]
@@ -243,11 +244,10 @@ for without in ("nothing", "share", "rate", "broadcast", "average", "all four"):
     if "broadcast" not in missing:
         for tensor in model.state_dict().values():
             dist.broadcast(tensor, src=0)
-    start, losses = flat(model), []
+    start = flat(model)
     for step in range(4):
         batch = mine[8 * step : 8 * step + 8]
-        losses.append(F.cross_entropy(model(images[batch]), labels[batch]))
-        losses[-1].backward()
+        F.cross_entropy(model(images[batch]), labels[batch]).backward()
         with torch.no_grad():
             for weight in model.parameters():
                 if "average" not in missing:
@@ -263,8 +263,8 @@ for without in ("nothing", "share", "rate", "broadcast", "average", "all four"):
     dist.all_reduce(high, dist.ReduceOp.MAX)
     if rank == 0:
         name = "all changes" if without == "nothing" else f"without {without}"
-        print(f"{name:17} {seen:3} images seen, weights moved by {moved:.2f} and differ", end=" ")
-        print(f"by {(high - low).max():.1g}, loss {losses[0]:.2f} to {losses[-1]:.2f}")
+        print(f"{name:17} {seen:3} images seen, weights moved by {moved:.2f}", end=" ")
+        print(f"and differ by {(high - low).max():.1g}")
 dist.destroy_process_group()
 
 # %% language="bash" magic_args="-e"
@@ -277,7 +277,7 @@ dist.destroy_process_group()
 # - Without the **average**, the ranks start out equal, drift apart, and move further.
 # - Without **all four**, every rank runs the same training. Equal weights are not enough: count the images.
 #
-# No run failed, and the losses prove nothing: random images cannot be learned.
+# No run failed.
 #
 # ## How much of the exchange does a step wait for?
 #
@@ -447,7 +447,7 @@ session.note("exposed_ms", messages, "ms", "exposed exchange of a pass, without 
 # %% [markdown]
 # The last layers' gradients leave first. The last message cannot be hidden: nothing is left to compute.
 #
-# The figure shows one traced step (shaded: only the exchange runs). In it, as in the ladder, a message lasts until the slowest rank joins. The list goes from your ladder's number (on GPUs if you have several; the rest is DDP's, on the CPU) to what the links take. The passes have no loader and no update beside them, and separate the wait from the messages. Your function leaves out the wait, and that messages and computation share hardware (Gloo: cores; NCCL: a few multiprocessors). If the wait is the larger part, a faster network saves little.
+# The figure shows one traced step (shaded: only the exchange runs). In it, as in the ladder, a message lasts until the slowest rank joins. The list goes from your ladder's number (on GPUs if you have several; the rest is DDP's, on the CPU) to what the links take. The passes, without loader and update, separate the wait from the messages. Your function leaves out the wait, and that messages and computation share hardware (Gloo: cores; NCCL: a few multiprocessors). If the wait is the larger part, a faster network saves little.
 #
 # ## What would eight GPUs lose?
 #
@@ -472,11 +472,11 @@ for link, gigabytes, hop in (  # per second, GPU (or host) and direction; second
     print(f"{step / (step + exposed):12.1%}")
 
 # %% [markdown]
-# By this estimate, only Ethernet costs over 5%. On eight V100s (published, batch 208 each), a step takes 17.9 ms longer than on one: notebook 08 looks for the reasons. `nvidia-smi topo -m` lists a machine's links ([docs/commands.md](../docs/commands.md#links-between-gpus)).
+# On eight V100s (published, batch 208 each), a step takes 17.9 ms longer than on one: notebook 08 looks for the reasons. `nvidia-smi topo -m` lists a machine's links ([docs/commands.md](../docs/commands.md#links-between-gpus)).
 #
 # ## What does the larger batch change?
 #
-# Ranks change a second thing: the batch. Eight with 16 images each take steps of 128 images, an eighth as many per epoch. Change 3 scaled the rate: is that enough? *One* rank with 128 shows the same, except for batch norm. **Predict** the order of the final losses:
+# Ranks also change the batch. Eight with 16 images each take steps of 128 images, an eighth as many per epoch. Change 3 scaled the rate: is that enough? *One* rank with 128 shows the same, except for batch norm. **Predict** the order of the final losses:
 
 # %% language="bash" magic_args="-e"
 # run() {  # name, then flags; --lr is for a batch of 256: 1.6 is 0.1 at 16
@@ -487,11 +487,11 @@ for link, gigabytes, hop in (  # per second, GPU (or host) and direction; second
 # }
 # export CUDA_VISIBLE_DEVICES=  # on the CPU
 # # two at a time, each with one thread: only their losses matter
-# (run small     -b 16  --lr 1.6 --warmup-epochs 0) &
-# (run unscaled  -b 128 --lr 0.2 --warmup-epochs 0   # the same rate, an eighth as many steps
-#  run no_warmup -b 128 --lr 1.6 --warmup-epochs 0)  # eight times the rate, from the first step
+# (run small     -b 16 --lr 1.6 --warmup-epochs 0) &
+# (run unscaled  -b $LARGE --lr 0.2 --warmup-epochs 0   # the same rate, an eighth as many steps
+#  run no_warmup -b $LARGE --lr 1.6 --warmup-epochs 0)  # eight times the rate, from the first step
 # wait $!
-# run warmup     -b 128 --lr 1.6 --warmup-epochs 4   # climbs to the same rate over four epochs
+# run warmup     -b $LARGE --lr 1.6 --warmup-epochs 4   # climbs to the same rate over four epochs
 
 # %%
 losses = {}

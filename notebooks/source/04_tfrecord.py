@@ -371,11 +371,11 @@ if TF:
     print(f"+ prefetch over PyTorch workers: {same_work}")
     print(f"+ no antialias over + prefetch: {workshop.ratio(turns[:, 2] / turns[:, 1])}")
     if not same_work.clear:
-        print("Same images, no clear difference: use the input of your framework.")
+        print("No clear difference: use the input of your framework.")
     elif same_work.median < 1:
-        print("Same images, fewer cores: to train in PyTorch here, keep its workers.")
+        print("From the same cores, the workers deliver more: in PyTorch, stay with them.")
     else:
-        print("Same images, fewer cores: tf.data is worth its effort here.")
+        print("From the same cores, tf.data delivers more.")
 session.expect({f"input.h100.{way}": None for way in ("synthetic", "dali", "tfrecord")})
 
 # %% [markdown]
