@@ -405,9 +405,9 @@ workshop.figure(fig, alt=f"Time of an all-reduce by size: {said}.")
 #
 # A small message costs little more than α, so gradients travel in buckets. Assume that a message leaves when its bucket is full and a sender is free (two threads in Gloo, one stream in NCCL).
 #
-# **Your turn: write this prediction** in five lines. `full` says when each bucket is full (seconds after the pass began), `takes` how long its message takes, `alone` how long the pass takes. The next message leaves with the first free sender. How long after the pass does the last one arrive?
+# **Your turn: write this prediction** in five lines. `full` says when each bucket is full (seconds after the pass began), `takes` how long its message takes, `alone` how long the pass takes. How long after the pass does the last message arrive?
 #
-# **Predict:** how many milliseconds after the pass does the exchange end? Whose gradients leave first?
+# **Predict** this time, in ms. Whose gradients leave first?
 
 
 # %%
@@ -426,14 +426,13 @@ for layer, nbytes, at, seconds in zip(layers, size, full, takes, strict=True):
     print(f"{nbytes / 1e6:4.1f} MB from {layer:15} full after {1e3 * at:6.1f} ms;", end=" ")
     print(f"α + bytes / β: {1e3 * seconds:.1f} ms")
 traced = workshop.trace("ddp.json")
-ladder_ddp = json.loads(Path("ddp-report.json").read_text())
+on_ladder = several.get("communication_ms", 0)
+ddp = json.loads(Path("ddp-report.json").read_text())
 alone = np.median(run["alone"])
 _, waiting, messages = 1e3 * np.median(run["parts"], axis=0)
 rows = {
-    f"communication of {Path(several['script']).name}, on the ladder": several.get(
-        "communication_ms", 0
-    ),
-    "communication of 2_ddp.py, on the CPU, with the profiler": ladder_ddp["communication_ms"],
+    f"communication of {Path(several['script']).name}, on the ladder": on_ladder,
+    "communication of 2_ddp.py, on the CPU, with the profiler": ddp["communication_ms"],
     "exposed in its trace, with batch norm's statistics": traced["exchange"],
     "backward passes with DDP: wait for the slowest rank": waiting,
     "backward passes with DDP: messages after that": messages,
@@ -447,7 +446,7 @@ session.note("exposed_ms", messages, "ms", "exposed exchange of a pass, without 
 # %% [markdown]
 # The last layers' gradients leave first. The last message cannot be hidden: nothing is left to compute.
 #
-# The figure shows one traced step (shaded: only the exchange runs). In it, as in the ladder, a message lasts until the slowest rank joins. The list goes from your ladder's number (on GPUs if you have several; the rest is DDP's, on the CPU) to what the links take. The passes, without loader and update, separate the wait from the messages. Your function leaves out the wait, and that messages and computation share hardware (Gloo: cores; NCCL: a few multiprocessors). If the wait is the larger part, a faster network saves little.
+# The figure shows one traced step (shaded: only the exchange runs). In it, as in the ladder, a message lasts until the slowest rank joins. DDP's first is a broadcast of batch norm's statistics, so ranks wait there, too: the ladder counts that as compute. The list goes from your ladder's number (on GPUs if you have several; the rest is DDP's, on the CPU) to what the links take. The passes, without loader and update, separate the wait from the messages. Your function leaves out the wait, and that messages and computation share hardware (Gloo: cores; NCCL: a few multiprocessors). If the wait is the larger part, a faster network saves little.
 #
 # ## What would eight GPUs lose?
 #
@@ -509,7 +508,7 @@ session.expect(losses)
 #
 # - Five changes: start and pick a device, share the images, scale the rate, average, broadcast. Rank 0 reports and saves.
 # - Without one of the last four, the script still runs. Count the images and compare the weights.
-# - A message takes latency plus bytes over bandwidth. By the estimate, fast links expose little but the last message. Waiting for the slowest rank is exposed, too.
+# - A message takes latency plus bytes over bandwidth. By the estimate, fast links expose little but the last one. Waiting is exposed, too.
 #
 # **Try it:** find the bugs in `exercises/hunt/train_parallel.py` (TensorFlow; exercise `ex04.hunt` checks your answer). Porting it to PyTorch has [three traps](../docs/migration.md).
 #
