@@ -266,7 +266,7 @@ print(f"The device alone: {device:,.0f} images/s")
 #
 # You describe the work once; tf.data then runs it in its own threads, without Python. Add one stage at a time, and predict each speed-up over the stage before. (All need TensorFlow.)
 #
-# **Read, shuffle, parse, decode, batch.** A record is a string until `parse_single_example` parses it. The JPEG's header gives the image's size, so only a random box is decoded: below it, libjpeg-turbo reads nothing; beside it, it skips the inverse DCT. These steps run one after another, alternating with the device. Is that faster than Python?
+# **Read, shuffle, parse, decode, batch.** A record is a string until `parse_single_example` parses it. The JPEG's header gives the image's size, so only a random box is decoded: libjpeg-turbo reads nothing below it, and skips the inverse DCT elsewhere outside of it. These steps run one after another, alternating with the device. Is that faster than Python?
 
 # %%
 if TF:
@@ -373,13 +373,13 @@ if TF:
     if not same_work.clear:
         print("No clear difference: use the input of your framework.")
     elif same_work.median < 1:
-        print("From the same cores, the workers deliver more: in PyTorch, stay with them.")
+        print("On the same cores, the workers are faster: in PyTorch, stay with them.")
     else:
-        print("From the same cores, tf.data delivers more.")
+        print("On the same cores, tf.data is faster.")
 session.expect({f"input.h100.{way}": None for way in ("synthetic", "dali", "tfrecord")})
 
 # %% [markdown]
-# Both inputs antialias, tf.data in float32, Pillow in integers: the last ratio shows what tf.data pays for it. To leave it out is no free gain: the network has to be validated with such images, too. A device that needs more cores than you have waits. With DALI, which decodes on the GPU, the recorded H100 loses only a tenth of its speed: notebook 05.
+# Both inputs antialias, tf.data in float32, Pillow in integers: the last ratio shows what this costs tf.data. If you leave it out, validate with such images, too. A device that needs more cores than you have waits. With DALI, which decodes on the GPU, the recorded H100 loses only a tenth of its speed: notebook 05.
 #
 # ## Is it right?
 #
@@ -409,7 +409,7 @@ if TF:
 # - **Shuffle with one seed, shard** is right, but each rank reads everything and drops seven of eight records.
 # - **Shard, shuffle** is right and cheap. Shard the *file names*, before anything is read. If shards differ in size, `.take(steps)` gives all ranks the same number of steps. Each rank sees the same eighth in every epoch, unless you reshuffle the files with a common seed.
 #
-# **Your turn.** Put the stages together, for one rank of many: which order do `shard`, `interleave`, `shuffle`, `map`, `batch` and `prefetch` need? (`interleave` reads several shards at a time, which hides the latency of a network; `shuffle` should hold 100 KB JPEGs, not 150 KB crops.) `decode_crop` above returns an image and its label. The check runs your function on small shards whose labels number the images. Then it feeds the device; **predict** its speed-up over `+ prefetch`. `tf.data.AUTOTUNE` lets tf.data choose a buffer size or `num_parallel_calls`.
+# **Your turn.** Put the stages together, for one rank of many: which order do `shard`, `interleave`, `shuffle`, `map`, `batch` and `prefetch` need? (`interleave` reads several shards at a time, which hides the latency of a network; `shuffle` should hold 100 KB JPEGs, not 150 KB crops.) `decode_crop` above returns an image and its label. The check runs your function on small shards whose labels number the images. `tf.data.AUTOTUNE` lets tf.data choose a buffer size or `num_parallel_calls`.
 
 
 # %%
@@ -421,10 +421,6 @@ def pipeline(shards, rank, size, batch, seed):
 # %%
 if TF:
     pipeline = nb04.check_pipeline(pipeline, decode_crop)
-    stages["your pipeline"] = pipeline(shards, 0, 1, batch_size, seed).repeat()
-    ahead["your pipeline"] = 2
-    guess = 1  # your number
-    measure("your pipeline", guess, before="+ prefetch")
 
 # %% [markdown]
 # ### How good is a shuffle buffer?
