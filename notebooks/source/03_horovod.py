@@ -350,7 +350,7 @@ for turn in range(1 + turns):  # DDP forms its buckets after the first pass
         last, mean = max(ends) - begin, sum(ends) / len(ends) - begin
         if turn > 0 and exchanging:
             run["together"].append(seconds)
-            run["parts"].append([mean, last - mean, seconds - last])
+            run["parts"].append([last - mean, seconds - last])
         elif turn > 0:
             run["alone"].append(seconds)
             buckets.append([(at - begin, nbytes, layer) for at, nbytes, layer in full])
@@ -429,7 +429,7 @@ traced = workshop.trace("ddp.json")
 on_ladder = several.get("communication_ms", 0)
 ddp = json.loads(Path("ddp-report.json").read_text())
 alone = np.median(run["alone"])
-_, waiting, messages = 1e3 * np.median(run["parts"], axis=0)
+waiting, messages = 1e3 * np.median(run["parts"], axis=0)
 rows = {
     f"communication of {Path(several['script']).name}, on the ladder": on_ladder,
     "communication of 2_ddp.py, on the CPU, with the profiler": ddp["communication_ms"],
