@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 03 · Horovod and DDP
 #
-# After this notebook, you can turn a single-GPU script into a multi-GPU one with Horovod or DDP in five changes, recognise what goes wrong without each, write an all-reduce, and predict what the exchange of gradients costs.
+# After this notebook, you can turn a single-GPU script into a multi-GPU one with Horovod or DDP in five changes, recognise what goes wrong without each, write an all-reduce, and estimate what the exchange of gradients costs.
 #
 # **Time:** 90 minutes · **Needs:** notebook 02 · **On a CPU:** about 3 minutes to run · **With one GPU:** most of it runs on the CPU
 
