@@ -355,13 +355,14 @@ workshop.figure(fig, alt=f"Images/s with a device of {device:,.1f}: {found}.")
 #
 # ## Which input, and how many cores?
 #
-# Without a device, the pipelines that work ahead take turns. Divide a device's images/s by those of one core: this many cores keep it busy. The devices are an H100 and, if you have run notebook 02, yours on rung 1. tf.data's threads run no Python and decode only the crop: **predict** whether they are faster than PyTorch's workers, and how many cores each device needs.
+# Without a device, the pipelines that work ahead take turns. Divide a device's images/s by those of one core: this many cores keep it busy. The devices are yours, at the size of rung 1 (if you have run notebook 02), and an H100. tf.data's threads run no Python and decode only the crop: **predict** whether they are faster than PyTorch's workers, and how many cores each device needs.
 
 # %% tags=["results"]
-devices = {"one H100 (recorded)": session.results["input.h100.synthetic"].value}
+devices = {}
 if rung := workshop.ladder.load(session.runs / "ladder.json")["rungs"].get("1_single"):
     yours = f"your rung 1 at {rung['image_size']} px"
     devices[yours] = 1000 * rung["batch_size"] / rung["compute_ms"]
+devices["one H100 (recorded)"] = session.results["input.h100.synthetic"].value
 turns = np.array([[rate(name, compute_s=0) for name in ahead] for _ in range(rounds)])
 for name, speed in zip(ahead, np.median(turns, axis=0), strict=True):
     needed = [f"{cores * ips / speed:.1f} for {of}" for of, ips in devices.items()]
