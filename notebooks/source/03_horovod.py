@@ -367,7 +367,7 @@ dist.destroy_process_group()  # else a thread of Gloo can abort Python at its ex
 # export CUDA_VISIBLE_DEVICES=
 # run overlap.py $LARGEST $LAYERS $TURNS $SIDE $BATCH > overlap.json
 # run "$LADDER" --data "$DATA" --image-size $SIDE --batch-size $BATCH --workers 1 \
-#   --warm-up 3 --steps 8 --trace ddp.json --report ddp-report.json
+#   --warm-up 3 --steps 8 --trace ddp.json --report ddp-report.json > ddp.txt
 
 # %% [markdown]
 # ### Latency and bandwidth
