@@ -257,13 +257,16 @@ def total(spans: Iterable[Span], kind: str = "") -> float:
 def draw(
     found: Steps, timeline: Sequence[Span], ms: Mapping[str, float], of: str
 ) -> dict[str, Any]:
-    """Return the figure of the step with the median duration as a display bundle.
+    """Return the figure of the step with the median exposed exchange, or time, as a display bundle.
 
     `timeline` is what counts when, `ms` its mean per step.
     """
     import matplotlib.pyplot as plt
 
-    begin, end = sorted(found.steps, key=lambda step: step[1] - step[0])[len(found.steps) // 2]
+    def exposed_and_length(step: tuple[float, float]) -> tuple[float, float]:
+        return total(clipped(timeline, *step), "exchange"), step[1] - step[0]
+
+    begin, end = sorted(found.steps, key=exposed_and_length)[len(found.steps) // 2]
     length, whole = end - begin, sum(ms.values())
     order = sorted(ms, key=lambda kind: -ms[kind])
     first, second = (f"{ms[kind] / whole:.0%}" for kind in order[:2])
@@ -300,10 +303,12 @@ def draw(
             top = [f"{kind} {short(time)}" for kind, time in (+spent).most_common(4)]
             texts.append(f"{lane.name}: {', '.join(top)}")
         band = {"fc": KINDS["exchange"], "alpha": 0.2, "zorder": 0, "label": "exposed"}
-        bands = [axes.axvspan(b - begin, e - begin, **band) for b, e, _ in exposed]
+        wide = [span for span in exposed if total([span]) > 0.005 * (end - begin)]
+        bands = [axes.axvspan(b - begin, e - begin, **band) for b, e, _ in wide]
         axes.set_yticks(range(len(lanes)), [lane.name for lane in lanes])
         axes.set(xlim=(0, end - begin), ylim=(len(lanes) - 0.45, -0.55), title=title)
-        axes.set_xlabel(f"ms, in the {of} with the median time")
+        median = "exposed time" if exposed else "time"
+        axes.set_xlabel(f"ms, in the {of} with the median {median}")
         axes.xaxis.set_major_formatter("{x:,g}")
         axes.grid(visible=False, axis="y")
         shown = [kind for kind in KINDS if ms[kind] > 0.005 * whole]

@@ -1,18 +1,19 @@
 # %% [markdown]
 # # 03 · Horovod and DDP
 #
-# After this notebook, you can turn a single-GPU script into a multi-GPU one with Horovod or DDP in five changes, recognise what goes wrong without each, write an all-reduce, and predict what the exchange of gradients costs.
+# After this notebook, you can turn a single-GPU script into a multi-GPU one with Horovod or DDP in five changes, recognise what goes wrong without each, write an all-reduce, and estimate what the exchange of gradients costs.
 #
 # **Time:** 90 minutes · **Needs:** notebook 02 · **On a CPU:** about 3 minutes to run · **With one GPU:** most of it runs on the CPU
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
-workers: int | None = None  # workers that train together; None: one per GPU, from 2 to 8
-batch: int | None = None  # images per worker and step
+ranks: int | None = None  # processes that train together; None: one per GPU, from 2 to 8
+batch: int | None = None  # images per rank and step
 seed: int = 0  # seed of all random numbers
 
 # %%
 import json
+import math
 import os
 from pathlib import Path
 
@@ -22,30 +23,37 @@ import workshop
 
 session = workshop.start("03", profile)
 gpus = torch.cuda.device_count()
-workers = min(workers or 8, gpus) if gpus > 1 else workers or 2
-ranks = min(workers, gpus or workers)  # of the ladder's rung: each needs its own GPU
-batch = batch or session.batch
+if gpus > 1:
+    ranks = min(ranks or 8, gpus)
+ranks = ranks or 2
+rung_ranks = ranks  # on the ladder, where each needs its own GPU
 if gpus == 1:
-    print("One GPU: this notebook's rung runs on it with one worker, so expect no speed-up.")
+    rung_ranks = 1
+    print("One GPU: on the ladder, one rank trains, so expect no speed-up.")
 os.chdir(session.folder)  # everything below is written here
-os.environ |= {  # for the cells that begin with %%bash
-    "DATA": str(session.data_root),
-    "WORKERS": str(workers),
-    "OMP_NUM_THREADS": str(max(1, session.machine.cores // workers)),
-    "OVERLAP": f"{session.largest} {session.layers} {session.turns}"
-    f" {session.small_size} {max(8, session.small_batch)}",
-    "LARGE": session.large,
-    "IMAGES": str(session.large_images),
-    "EPOCHS": str(session.large_epochs),
-    "SEED": str(seed),
+settings = {  # for the cells that begin with %%bash
+    "DATA": session.data_root,
+    "RANKS": ranks,
+    "OMP_NUM_THREADS": max(1, session.machine.cores // ranks),
+    "LADDER": workshop.ladder.finished("2_ddp"),
+    "LARGEST": session.largest,
+    "LAYERS": session.layers,
+    "TURNS": session.turns,
+    "SIDE": session.small_size,
+    "BATCH": session.small_batch,
+    "LARGE": session.large_batch,
+    "IMAGES": session.large_images,
+    "EPOCHS": session.large_epochs,
+    "SEED": seed,
 }
+os.environ |= {name: str(value) for name, value in settings.items()}
 
 # %% [markdown]
-# If your script from notebook 02 (rung 1 of the ladder) mostly computes, use more devices. But workers that train one model must exchange gradients, which adds a third part to each step: **communication**.
+# If your script from notebook 02 (rung 1 of the ladder) mostly computes, use more devices. But the processes that train one model, its **ranks**, must exchange gradients: a third part of each step, **communication**. (A *worker* is still a process that loads images.)
 #
 # ## Do two half batches give the gradient of a whole one?
 #
-# In **data parallelism**, each worker has the whole model and a share of the *images*. **Predict:** if two workers get half the batch each, is the mean of their gradients the gradient of the whole batch?
+# In **data parallelism**, each rank has the whole model and a share of the *images*. **Predict:** if two ranks get half the batch each, is the mean of their gradients the gradient of the whole batch?
 
 # %%
 from torch import nn
@@ -70,13 +78,13 @@ for name, norm in {
     print(f"{name}: relative difference of full-batch and averaged gradients: {gap:.1g}")
 
 # %% [markdown]
-# Without batch norm, the two differ only by rounding. Batch norm makes a difference because each worker uses the mean and variance of its own images.
+# Without batch norm, the two differ only by rounding. Batch norm makes a difference because each rank uses the mean and variance of its own images.
 #
-# So the workers need one average per step. The batch determines how much a worker *computes*, the model how much it *exchanges*: 25.6 million `float32` gradients (1,000 classes), 102 MB, with any batch.
+# So the ranks need one average per step. The batch determines how much a rank *computes*, the model how much it *exchanges*: 25.6 million `float32` gradients (1,000 classes), 102 MB, with any batch.
 #
-# ## How do workers add up their gradients?
+# ## How do ranks add up their gradients?
 #
-# If all sent them to worker 0, its link would become the bottleneck. An **all-reduce** gives every worker the sum. In a *ring*, all links are equally busy: every worker cuts its gradients into as many chunks as there are workers, and sends only to its neighbour. In the *reduce-scatter*, the chunks travel around the ring and are added up; in the *all-gather*, the finished sums travel around once more. The next cell follows chunk 0 of four workers, or as many as you set: each column shows whose gradients a worker has in it. **Predict** how many steps it takes until all have the sum.
+# If all sent them to rank 0, its link would become the bottleneck. An **all-reduce** gives every rank the sum. In a *ring*, all links are equally busy: every rank cuts its gradients into as many chunks as there are ranks, and sends only to the next one. In the *reduce-scatter*, the chunks travel around the ring and are added up; in the *all-gather*, the finished sums travel around once more. The next cell follows chunk 0 of four ranks, or as many as you set: each column shows whose gradients a rank has in it. **Predict** how many steps it takes until all have the sum.
 
 # %%
 from IPython.display import Pretty, display
@@ -84,8 +92,8 @@ from ipywidgets import IntSlider
 
 
 def follow(n):
-    """Return whose gradients are in chunk 0 of each of `n` workers, step by step."""
-    chunk = [str(worker) for worker in range(n)]
+    """Return whose gradients are in chunk 0 of each of `n` ranks, step by step."""
+    chunk = [str(rank) for rank in range(n)]
     lines = [["begin:", *chunk]]
     for step in range(2 * (n - 1)):
         sender, receiver = step % n, (step + 1) % n
@@ -98,14 +106,14 @@ def follow(n):
 
 
 shown = display(Pretty(follow(4)), display_id=True)
-slider = IntSlider(4, 2, 6, description="workers")
+slider = IntSlider(4, 2, 6, description="ranks")
 slider.observe(lambda change: shown.update(Pretty(follow(change.new))), "value")
 slider
 
 # %% [markdown]
-# It takes `2 (n − 1)` steps. The other chunks travel at the same time, each one worker behind the next. A worker sends one chunk, 1/n of the gradients, per step: in all, `2 (n − 1) / n` times their size, less than twice: 153 MB with 4 workers, 179 with 8. Patarasuk and Yuan (2009) showed that no algorithm in which the workers add can send less. Horovod builds on the ring ([Sergeev and Del Balso, 2018](https://arxiv.org/abs/1802.05799)).
+# It takes `2 (n − 1)` steps. The other chunks travel at the same time, each one rank behind the next. A rank sends one chunk, 1/n of the gradients, per step: in all, `2 (n − 1) / n` times their size, less than twice: 153 MB with 4 ranks, 179 with 8. Patarasuk and Yuan (2009) showed that no algorithm can send less if the ranks do the adding. Horovod builds on the ring ([Sergeev and Del Balso, 2018](https://arxiv.org/abs/1802.05799)).
 #
-# **Your turn: write the ring** in 15 lines. In step `s`, **rank** `r` (worker `r`) sends chunk `(r − s) % n` to the next rank and receives chunk `(r − s − 1) % n` from the one before. `dist.isend(tensor, rank)` and `dist.irecv(tensor, rank)`, which overwrites its tensor, return at once; call `wait()` on both before you touch a tensor. The chunks of `gradients.tensor_split(n)` are views: change them in place. The check compares yours with `dist.all_reduce` on two ranks and on three.
+# **Your turn: write the ring** in 15 lines. In step `s`, rank `r` sends chunk `(r − s) % n` to the next rank and receives chunk `(r − s − 1) % n` from the one before. `dist.isend(tensor, rank)` and `dist.irecv(tensor, rank)`, which overwrites its tensor, return at once; call `wait()` on both before you touch a tensor. The chunks of `gradients.tensor_split(n)` are views: change them in place. The check compares yours with `dist.all_reduce` on two ranks and on three.
 
 # %%
 import torch  # other processes run this cell: import here what it uses
@@ -125,9 +133,9 @@ nb03.check_ring(all_reduce, "ring.py")
 # %% [markdown]
 # ## What changes in your script?
 #
-# Your script will not use your ring: Horovod and DDP bring their own all-reduce. You time yours below.
+# Horovod and DDP bring their own all-reduce; you time yours below.
 #
-# A launcher starts one process per worker, and passes each its number in environment variables. The unchanged script reads none: every process would run the whole training alone, without an error or a gain. Five changes turn them into one training run, with Horovod, as in recipe 1 of the talk behind this course (*AV Datasets & Multi-GPU Training*, 2018), or with PyTorch's `DistributedDataParallel` (DDP):
+# A launcher starts the ranks, and passes each its number in environment variables. The unchanged script reads none: every rank would run the whole training, without an error or a gain. Five changes turn them into one training run, with Horovod, as in recipe 1 of the talk behind this course (*AV Datasets & Multi-GPU Training*, 2018), or with PyTorch's `DistributedDataParallel` (DDP):
 #
 # | | Horovod: `import horovod.torch as hvd` | DDP: `from torch import distributed as dist` |
 # |---|---|---|
@@ -138,8 +146,8 @@ nb03.check_ring(all_reduce, "ring.py")
 # | 5. broadcast | `hvd.broadcast_parameters(model.state_dict(), 0)` | done by 4 |
 # | launcher | `horovodrun -np 2 python train.py` | `torchrun --nproc-per-node 2 train.py` |
 #
-# 1. **Start, and pick a device.** A process then knows its rank and the number of processes, the **size**. Pass the *local* rank, counted within a machine, to `torch.cuda.set_device`; otherwise, NVIDIA's NCCL reports "Duplicate GPU detected".
-# 2. **Share the images.** All ranks compute the same random order, and each takes its share. [A rank with an extra step hangs](../docs/troubleshooting.md#ranks-with-different-numbers-of-steps-stall). `sampler.set_epoch` gives each epoch a new order. Random crops should differ between ranks, too: pass the rank to `torch.manual_seed`, which seeds the DataLoader's processes.
+# 1. **Start, and pick a device.** A rank then knows the number of ranks, the **size**. Pass the *local* rank, counted within a machine, to `torch.cuda.set_device`; otherwise, NVIDIA's NCCL reports "Duplicate GPU detected".
+# 2. **Share the images.** All ranks compute the same random order, and each takes its share. [A rank with an extra step hangs](../docs/troubleshooting.md#ranks-with-different-numbers-of-steps-stall). `sampler.set_epoch` gives each epoch a new order. Random crops should differ between ranks, too: pass the rank to `torch.manual_seed`, which seeds the DataLoader's workers.
 # 3. **Scale the learning rate** with the global batch.
 # 4. **Average the gradients.** Each gradient becomes its mean over all ranks.
 # 5. **Broadcast** rank 0's weights. Averaged gradients *change* the weights equally on every rank, so the weights stay equal only if they start equal.
@@ -165,38 +173,38 @@ for rung in ("2_horovod", "2_ddp"):
     workshop.ladder.changes(rung)
 
 # %% [markdown]
-# **Predict** the speed-up over one worker. On a CPU, one worker already uses all cores, so two can be slower. Until your file has the changes, a finished script runs: Horovod's if it is built, else DDP's.
+# **Predict** the speed-up over one rank. On a CPU, one already uses all cores, so two can be slower. Until your file has the changes, a finished script runs: Horovod's if it is built, else DDP's.
 
 # %%
 guess = 1.6  # your number
 workshop.ladder.predict("2", guess)
-readers = max(1, min(8, session.machine.cores // workers))  # processes that read images, per rank
-steps = -(-session.steps // readers) * readers  # these deliver in bursts: time whole ones
-sizes = {"image_size": session.image_size, "batch_size": batch, "workers": readers, "ranks": ranks}
-sizes |= {"warm_up": session.warm_up, "steps": steps}
+workers = max(1, min(8, session.machine.cores // ranks))  # that load images, per rank
+steps = math.ceil(session.steps / workers) * workers  # they deliver in bursts: time whole ones
 one, several = workshop.ladder.race(
-    ["1_single", "2"], own="2", turns=session.turns, **sizes
-).values()
+    ["1_single", "2"], own="2", turns=session.turns, ranks=rung_ranks, workers=workers,
+    image_size=session.image_size, batch_size=batch or session.batch,
+    warm_up=session.warm_up, steps=steps,
+).values()  # fmt: skip
 for rung in (one, several):
     parts = {p: rung[f"{p}_ms"] for p in ("input", "compute", "communication") if f"{p}_ms" in rung}
-    print(f"workers: {rung['ranks']}; images/s: {rung['images_per_s']:.1f}; ms per step:", end=" ")
+    print(f"ranks: {rung['ranks']}; images/s: {rung['images_per_s']:.1f}; ms per step:", end=" ")
     print(", ".join(f"{part} {ms:.1f}" for part, ms in parts.items()))
+efficiency = several["images_per_s"] / one["images_per_s"] / rung_ranks
+print(f"efficiency, the ratio of the two speeds over the number of ranks: {efficiency:.0%}")
 workshop.ladder.figure()
 
 # %% [markdown]
-# This is the **ladder**. Left: images/s, divided like the step; each dot is a turn. Right: this rung over the one before, turn by turn, with your prediction. A hollow dot means: no clear difference.
+# This is the **ladder**. Left: images/s, divided like the step; each dot is a turn. Right: this rung over the one before, turn by turn, with your prediction; there, hollow means no clear difference. Eight V100s reach an efficiency of 89% (published: 10,263 images/s; one trains 1,443). On a CPU, 1 / *n* is no gain.
 #
-# **Efficiency** is this ratio divided by *n*: 89% for eight V100s (published: 10,263 images/s; one trains 1,443). On a CPU, 1 / *n* is a draw.
+# Which part of a step grew most? (On a CPU, compare with *n* times one rank's.) If it is compute, the ranks share cores and memory bandwidth (GPUs share only the host: notebook 04). If it is communication, they wait for messages or for each other: see below.
 #
-# Which part of a step grew most? (On a CPU, compare with *n* times one worker's.) If it is compute, the workers slow each other down: computation, exchange and the reading processes share cores and memory bandwidth (GPUs share only the host: notebook 04). If it is communication, they wait for the exchange, measured below.
-#
-# First: is the script *correct*? The next cell tries it, and shows the evidence for each change: ✗ means *missing*, ○ *not seen*; the line says why.
+# First: is the script *correct*? The next cell tries it, and shows the evidence for each change: ✗ means *missing*, ○ *not seen*.
 
 # %%
 flags = ["--image-size", session.small_size, "--batch-size", session.small_batch]
 flags += ["--steps", 4, "--warm-up", 0, "--save", "weights.pt"]  # which ranks write?
 workshop.try_script(
-    several["script"], "--data", session.data_root, *flags, ranks=workers, steps=3,
+    several["script"], "--data", session.data_root, *flags, ranks=ranks, steps=3,
     single=session.compare, reseed=session.compare,
     env={"CUDA_VISIBLE_DEVICES": ""} if gpus == 1 else {},
 )  # fmt: skip
@@ -204,7 +212,7 @@ workshop.try_script(
 # %% [markdown]
 # ## What goes wrong without each change?
 #
-# `leave_out.py` trains a small network on the CPU without one of changes 2 to 5, then without all four, like the unchanged script. **Predict** which omissions you would notice from the loss. It prints how many *different* images were seen, how far the weights moved, and how much the ranks' weights differ.
+# `leave_out.py` trains a small network on the CPU, on random images, without one of changes 2 to 5, then without all four, like the unchanged script. It prints how many *different* images were seen, how far the weights moved, and how much the ranks' weights differ. **Predict** which number betrays which omission.
 
 # %%
 # %%writefile leave_out.py
@@ -236,11 +244,10 @@ for without in ("nothing", "share", "rate", "broadcast", "average", "all four"):
     if "broadcast" not in missing:
         for tensor in model.state_dict().values():
             dist.broadcast(tensor, src=0)
-    start, losses = flat(model), []
+    start = flat(model)
     for step in range(4):
         batch = mine[8 * step : 8 * step + 8]
-        losses.append(F.cross_entropy(model(images[batch]), labels[batch]))
-        losses[-1].backward()
+        F.cross_entropy(model(images[batch]), labels[batch]).backward()
         with torch.no_grad():
             for weight in model.parameters():
                 if "average" not in missing:
@@ -256,27 +263,27 @@ for without in ("nothing", "share", "rate", "broadcast", "average", "all four"):
     dist.all_reduce(high, dist.ReduceOp.MAX)
     if rank == 0:
         name = "all changes" if without == "nothing" else f"without {without}"
-        print(f"{name:17} {seen:3} images seen, weights moved by {moved:.2f} and differ", end=" ")
-        print(f"by {(high - low).max():.1g}, loss {losses[0]:.2f} to {losses[-1]:.2f}")
+        print(f"{name:17} {seen:3} images seen, weights moved by {moved:.2f}", end=" ")
+        print(f"and differ by {(high - low).max():.1g}")
 dist.destroy_process_group()
 
 # %% language="bash" magic_args="-e"
-# torchrun --standalone --nproc-per-node $WORKERS leave_out.py 2> errors.txt || (cat errors.txt; exit 1)
+# torchrun --standalone --nproc-per-node $RANKS leave_out.py 2> errors.txt || (cat errors.txt; exit 1)
 
 # %% [markdown]
 # - Without the **share**, all ranks see the same images, so the other GPUs do nothing useful. The weights even move *further*: averaging the gradients of different images cancels part of them.
-# - Without the **scaled rate**, the weights move only about 1/n as far on n workers.
+# - Without the **scaled rate**, the weights move only about 1/n as far on n ranks.
 # - Without the **broadcast**, the ranks' weights differ, so the average is not the gradient of any rank's model.
 # - Without the **average**, the ranks start out equal, drift apart, and move further.
 # - Without **all four**, every rank runs the same training. Equal weights are not enough: count the images.
 #
-# No run failed, and four losses, each of different random images, prove nothing.
+# No run failed.
 #
 # ## How much of the exchange does a step wait for?
 #
 # A message takes a fixed **latency** α plus its bytes over the **bandwidth** β. DDP sends gradients in **buckets** of about 25 MB, each as soon as it is full; Horovod sends what is ready every millisecond. Both begin *during* the backward pass; what the pass does not hide is exposed.
 #
-# `overlap.py` runs on the CPU. It times all-reduces from 4 KB to 32 MB: those of Gloo (PyTorch's library for CPUs) and yours. Then it times backward passes with and without exchange, in turns, and traces three.
+# `overlap.py` runs on the CPU. It times all-reduces from 4 KB to 32 MB: those of Gloo (PyTorch's library for CPUs) and yours. Then it times DDP's backward passes with and without exchange, in turns. The ladder's DDP script, traced, follows.
 
 # %%
 # %%writefile overlap.py
@@ -291,7 +298,6 @@ from torch import distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
-from torch.profiler import profile, record_function, schedule
 
 from rn50lib import resnet
 from rn50lib.torch.model import ResNet
@@ -332,57 +338,43 @@ def exchange(group, bucket):  # a communication hook: DDP calls it for each full
     return (allreduce_hook if exchanging else noop_hook)(group, bucket)
 
 
-def loss_of(model):
-    images = torch.randn(batch, 3, side, side)
-    with record_function("forward"):
-        return model(images).square().mean()
-
-
 model.register_comm_hook(None, exchange)
 run = {"alone": [], "together": [], "parts": []}
-buckets, everyone = [], [None] * dist.get_world_size()
+buckets, ends = [], [None] * dist.get_world_size()  # when each rank's last bucket was full
 for turn in range(1 + turns):  # DDP forms its buckets after the first pass
     for exchanging in (False, True):
         full.clear()
-        begin, seconds = timed(loss_of(model).backward)
-        dist.all_gather_object(everyone, full[-1][0])  # the ranks of a machine share a clock
-        last, mean = max(everyone) - begin, sum(everyone) / len(everyone) - begin
+        loss = model(torch.randn(batch, 3, side, side)).square().mean()
+        begin, seconds = timed(loss.backward)
+        dist.all_gather_object(ends, full[-1][0])  # the ranks of a machine share a clock
+        last, mean = max(ends) - begin, sum(ends) / len(ends) - begin
         if turn > 0 and exchanging:
             run["together"].append(seconds)
-            run["parts"].append([mean, last - mean, seconds - last])
+            run["parts"].append([last - mean, seconds - last])
         elif turn > 0:
             run["alone"].append(seconds)
-            buckets.append([(at - begin, *of) for at, *of in full])
+            buckets.append([(at - begin, nbytes, layer) for at, nbytes, layer in full])
 run["buckets"] = sorted(zip(run["alone"], buckets, strict=True))[turns // 2][1]  # median pass
 messages = [message(nbytes) for _, nbytes, _ in run["buckets"]]  # alone, for exercise ex08.overlap
 
-
-def write(trace):
-    if dist.get_rank() == 0:
-        trace.export_chrome_trace("ddp.json")
-
-
-with profile(schedule=schedule(wait=0, warmup=1, active=3), on_trace_ready=write) as trace:
-    for _ in range(4):
-        loss = loss_of(model)
-        with record_function("backward"):
-            loss.backward()
-        trace.step()
 if dist.get_rank() == 0:
     print(json.dumps({"sweep": sweep, "runs": [run], "messages": messages}))
-del model  # it keeps the process group open, too
+del model, loss  # they keep the process group open, too
 dist.destroy_process_group()  # else a thread of Gloo can abort Python at its exit
 
 # %% language="bash" magic_args="-e"
-# torchrun --standalone --nproc-per-node $WORKERS overlap.py $OVERLAP > overlap.json 2> errors.txt ||
-#   (cat errors.txt; exit 1)
+# run() { torchrun --standalone --nproc-per-node $RANKS "$@" 2> errors.txt || (cat errors.txt; exit 1); }
+# export CUDA_VISIBLE_DEVICES=
+# run overlap.py $LARGEST $LAYERS $TURNS $SIDE $BATCH > overlap.json
+# run "$LADDER" --data "$DATA" --image-size $SIDE --batch-size $BATCH --workers 1 \
+#   --warm-up 3 --steps 8 --trace ddp.json --report ddp-report.json > ddp.txt
 
 # %% [markdown]
 # ### Latency and bandwidth
 #
-# Gloo's shortest time up to 64 KB is α. β minimises the *relative* errors from 4 to 32 MB, the sizes of buckets.
+# α is Gloo's shortest time for a small message; β fits the sizes of buckets, 4 to 32 MB.
 #
-# **Predict** the ratio of the times: 32 MB is 8,192 × 4 KB.
+# **Predict** the ratio of the times: 32 MB is 8,192 × 4 KB. And is your ring slower than Gloo?
 
 # %%
 import matplotlib.pyplot as plt
@@ -392,18 +384,14 @@ measured = json.loads(Path("overlap.json").read_text())
 swept = {way: np.array(rows).T for way, rows in measured["sweep"].items()}
 size, seconds = swept["Gloo"]
 latency, large = seconds[size <= 2**16].min(), size >= 2**22
-rows, right = size / seconds, 1 - latency / seconds  # bytes / β / seconds = 1 - α / seconds
-(per_byte,) = np.linalg.lstsq(rows[large, None], right[large])[0]
-line = latency + per_byte * size
-print(f"α is {1e6 * latency:.0f} µs, β {1e-9 / per_byte:.2f} GB/s (with your number of workers)")
-for i in (*range(0, len(size) - 1, 4), -1):
-    print(f"{size[i] / 1024:6,.0f} KB: {1e3 * seconds[i]:7.2f} ms, by the line {1e3 * line[i]:.2f}")
+per_byte = np.median((seconds - latency)[large] / size[large])  # 1 / β
+print(f"α is {1e6 * latency:.0f} µs, β {1e-9 / per_byte:.2f} GB/s (with your number of ranks)")
 
 fig, axes = plt.subplots(figsize=(9, 3.6), layout="constrained")
 colour = workshop.MEANING["communication"]
-axes.loglog(size, 1e3 * line, color="0.55", lw=1, label="α + bytes / β")
-for (way, times), fill in zip(swept.items(), (colour, "white"), strict=True):
-    axes.loglog(times[0], 1e3 * times[1], "o", color=colour, mfc=fill, label=way)
+axes.loglog(size, 1e3 * (latency + per_byte * size), color="0.55", lw=1, label="α + bytes / β")
+axes.loglog(size, 1e3 * seconds, "o", color=colour, label="Gloo")
+axes.loglog(size, 1e3 * swept["ring.py"][1], "o", color=colour, mfc="white", label="ring.py")
 axes.legend()
 axes.set_xticks(size[::4], [f"{n / 1024:,.0f} KB" for n in size[::4]], minor=False)
 axes.set(xlabel="bytes of a message (log scale)", ylabel="ms (log scale), shortest of 15")
@@ -415,11 +403,11 @@ workshop.figure(fig, alt=f"Time of an all-reduce by size: {said}.")
 # %% [markdown]
 # ### The exposed time
 #
-# A small message costs little more than α, so gradients travel in buckets. In a model, a message leaves when its bucket is full and a sender is free (two threads in Gloo, one stream in NCCL). It takes `α + bytes / β`.
+# A small message costs little more than α, so gradients travel in buckets. Assume that a message leaves when its bucket is full and a sender is free (two threads in Gloo, one stream in NCCL).
 #
-# **Your turn: write the model** in five lines. `full` says when each bucket is full (seconds after the pass began), `takes` how long its message takes, `alone` how long the pass takes. The next message leaves with the first free sender. How long after the pass does the last one arrive?
+# **Your turn: write this prediction** in five lines. `full` says when each bucket is full (seconds after the pass began), `takes` how long its message takes, `alone` how long the pass takes. How long after the pass does the last message arrive?
 #
-# **Predict:** how many milliseconds after the pass does the exchange end? Whose gradients leave first?
+# **Predict** this time, in ms. Whose gradients leave first?
 
 
 # %%
@@ -433,37 +421,43 @@ guess = 50  # your number
 after_the_pass = nb03.check_after_the_pass(after_the_pass)
 (run,) = measured["runs"]
 full, size, layers = map(list, zip(*run["buckets"], strict=True))
-takes = (latency + per_byte * np.array(size)).tolist()
-rows = zip(layers, size, full, takes, measured["messages"], strict=True)
-for layer, nbytes, at, by_line, seconds in rows:
+takes = [latency + per_byte * nbytes for nbytes in size]
+for layer, nbytes, at, seconds in zip(layers, size, full, takes, strict=True):
     print(f"{nbytes / 1e6:4.1f} MB from {layer:15} full after {1e3 * at:6.1f} ms;", end=" ")
-    print(f"its message takes {1e3 * seconds:.1f} ms alone, {1e3 * by_line:.1f} by the line")
-workshop.trace("ddp.json")
-alone, parts = np.array(run["alone"]), np.array(run["parts"])
-pass_s, (_, waiting, after) = np.median(alone), np.median(parts, axis=0)
-by_model = after_the_pass(full, takes, pass_s, 2)
-print(f"The pass, without exchange: {1e3 * pass_s:.1f} ms")
-print(f"With exchange, ranks wait {1e3 * waiting:.1f} ms for the slowest. After that, messages")
-print(f"take {1e3 * after:.1f} ms more (your model: {1e3 * by_model:.1f}, your guess: {guess}).")
-slower = workshop.ratio(parts[:, 0] / alone)
-print(f"Computing with the exchange over without, turn by turn: {slower}")
-session.note("exposed_ms", 1e3 * after, "ms", "exposed exchange of a pass, without waiting")
+    print(f"α + bytes / β: {1e3 * seconds:.1f} ms")
+traced = workshop.trace("ddp.json")
+on_ladder = several.get("communication_ms", 0)
+ddp = json.loads(Path("ddp-report.json").read_text())
+alone = np.median(run["alone"])
+waiting, messages = 1e3 * np.median(run["parts"], axis=0)
+rows = {
+    f"communication of {Path(several['script']).name}, on the ladder": on_ladder,
+    "communication of 2_ddp.py, on the CPU, with the profiler": ddp["communication_ms"],
+    "exposed in its trace, with batch norm's statistics": traced["exchange"],
+    "backward passes with DDP: wait for the slowest rank": waiting,
+    "backward passes with DDP: messages after that": messages,
+    "your function's prediction of these messages": 1e3 * after_the_pass(full, takes, alone, 2),
+    "your guess": guess,
+}
+for what, ms in rows.items():
+    print(f"{ms:7.1f} ms  {what}")
+session.note("exposed_ms", messages, "ms", "exposed exchange of a pass, without waiting")
 
 # %% [markdown]
 # The last layers' gradients leave first. The last message cannot be hidden: nothing is left to compute.
 #
-# The figure's exposed time is of one traced step (shaded: only the exchange runs), the table's the mean of three. Both include the wait for the slowest rank; the printed lines separate it, without the profiler. Your model leaves out this wait, and that exchange and computation share hardware (the cores with Gloo, a few multiprocessors with NCCL): the ratio shows how much the exchange slows computing.
+# The figure shows one traced step (shaded: only the exchange runs). In it, as in the ladder, a message lasts until the slowest rank joins. DDP's first is a broadcast of batch norm's statistics, so ranks wait there, too: the ladder counts that as compute. The list goes from your ladder's number (on GPUs if you have several; the rest is DDP's, on the CPU) to what the links take. The passes, without loader and update, separate the wait from the messages. Your function leaves out the wait, and that messages and computation share hardware (Gloo: cores; NCCL: a few multiprocessors). If the wait is the larger part, a faster network saves little.
 #
 # ## What would eight GPUs lose?
 #
-# No run on several GPUs was recorded: your model predicts one, with the speeds that [NCCL 2.20 assumes](https://github.com/NVIDIA/nccl/tree/v2.20.5-1/src/graph). The step is the recorded H100's, with synthetic images. Assume that backward takes two thirds of it, and buckets fill as above. **Predict:** which links cost eight GPUs more than 5%?
+# No run on several GPUs was recorded: your function predicts one, with the speeds that [NCCL 2.20 assumes](https://github.com/NVIDIA/nccl/tree/v2.20.5-1/src/graph). The step is the recorded H100's, with synthetic images. Assume that backward takes two thirds of it, and that buckets fill in the same order and proportions as on your CPU. **Predict:** which links cost eight GPUs more than 5%?
 
 # %%
 step = 256 / session.results["h100.float16.ips"].value
 print(f"A step of one H100 (recorded, float16, batch 256): {1e3 * step:.1f} ms;", end=" ")
 print(f"gradients of 12 classes: {sum(size) / 1e6:.0f} MB")
 ready = np.array(full) / full[-1] * 2 / 3 * step
-print(f"{'ms of eight with':26}{'all messages':>14}{'exposed':>10}{'efficiency':>12}")
+print(f"{'eight GPUs with':26}{'ms in all':>14}{'exposed':>10}{'efficiency':>12}")
 for link, gigabytes, hop in (  # per second, GPU (or host) and direction; seconds per hop
     ("H100's NVLink", 371, 3.4e-6),
     ("V100's NVLink", 120, 3.4e-6),
@@ -477,48 +471,44 @@ for link, gigabytes, hop in (  # per second, GPU (or host) and direction; second
     print(f"{step / (step + exposed):12.1%}")
 
 # %% [markdown]
-# By this model, only Ethernet costs over 5%. On eight V100s (published, batch 208 each), a step takes 17.9 ms longer than on one: notebook 08 looks for the reasons. `nvidia-smi topo -m` lists a machine's links ([docs/commands.md](../docs/commands.md#links-between-gpus)).
+# On eight V100s (published, batch 208 each), a step takes 17.9 ms longer than on one: notebook 08 looks for the reasons. `nvidia-smi topo -m` lists a machine's links ([docs/commands.md](../docs/commands.md#links-between-gpus)).
 #
 # ## What does the larger batch change?
 #
-# Eight workers with 16 images each take steps of 128 images, an eighth as many per epoch. Change 3 scaled the rate: is that enough? *One* worker with 128 shows the same, except for batch norm. **Predict** the order of the final losses:
+# Ranks also change the batch. Eight with 16 images each take steps of 128 images, an eighth as many per epoch. Change 3 scaled the rate: is that enough? *One* rank with 128 shows the same, except for batch norm. **Predict** the order of the final losses:
 
 # %% language="bash" magic_args="-e"
 # run() {  # name, then flags; --lr is for a batch of 256: 1.6 is 0.1 at 16
-#   case " $LARGE " in *" $1 "*) ;; *) return 0 ;; esac
 #   rn50 run --data-root "$DATA" --recipe roadsigns --profile cpu --network tiny --image-shape 32 \
 #     --dtype float32 --threads 1 -n 1 --seed $SEED --num-examples $IMAGES --no-val \
 #     -e $EPOCHS --lr-step-epochs $EPOCHS --report "$1.json" "${@:2}" > "$1.txt" 2>&1 ||
 #     (cat "$1.txt"; exit 1)
-#   echo "$1: ${*:2}"$'\n'"$(tail -n 2 "$1.txt")"
 # }
-# rm -f {small,unscaled,no_warmup,warmup}.json
 # export CUDA_VISIBLE_DEVICES=  # on the CPU
 # # two at a time, each with one thread: only their losses matter
-# (run small     -b 16  --lr 1.6 --warmup-epochs 0) &
-# (run unscaled  -b 128 --lr 0.2 --warmup-epochs 0   # the same rate, an eighth as many steps
-#  run no_warmup -b 128 --lr 1.6 --warmup-epochs 0)  # eight times the rate, from the first step
+# (run small     -b 16 --lr 1.6 --warmup-epochs 0) &
+# (run unscaled  -b $LARGE --lr 0.2 --warmup-epochs 0   # the same rate, an eighth as many steps
+#  run no_warmup -b $LARGE --lr 1.6 --warmup-epochs 0)  # eight times the rate, from the first step
 # wait $!
-# run warmup     -b 128 --lr 1.6 --warmup-epochs 4   # climbs to the same rate over four epochs
+# run warmup     -b $LARGE --lr 1.6 --warmup-epochs 4   # climbs to the same rate over four epochs
 
 # %%
-losses, names = {}, ("small", "unscaled", "no_warmup", "warmup")
-for name in names:  # training loss after each epoch
-    if (file := Path(f"{name}.json")).exists():
-        by_epoch = json.loads(file.read_text())["metrics"]["train.loss"]
-        losses[name] = by_epoch[-1]
-        print(f"{name:10}", *(f"{loss:6.2f}" for loss in by_epoch))
+losses = {}
+for name in ("small", "unscaled", "no_warmup", "warmup"):  # training loss after each epoch
+    by_epoch = json.loads(Path(f"{name}.json").read_text())["metrics"]["train.loss"]
+    losses[f"horovod.large_batch.{name}"] = by_epoch[-1]
+    print(f"{name:10}", *(f"{loss:6.2f}" for loss in by_epoch))
 print(f"guessing   {np.log(12):6.2f}")
-session.expect({f"horovod.large_batch.{name}": losses.get(name) for name in names})
+session.expect(losses)
 
 # %% [markdown]
-# It is not: over ten recorded seeds, neither the unscaled run nor the scaled one without warm-up ends reliably below the loss of guessing, 2.48. With warm-up, the loss may first rise, but it ends closest to the small batch's, in an eighth of the steps. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) warm up because the network changes rapidly at first; they reached almost the same ImageNet accuracy with ResNet-50 at a batch of 8,192 (23.74% error) as at 256 (23.60%).
+# It is not: over ten recorded seeds, neither the unscaled run nor the scaled one without warm-up ends reliably below the loss of guessing, 2.48. With warm-up, the loss ends closest to the small batch's, in an eighth of the steps. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) warm up because the network changes rapidly at first; they reached almost the same ImageNet accuracy with ResNet-50 at a batch of 8,192 (23.74% error) as at 256 (23.60%).
 #
 # ## Key takeaways
 #
 # - Five changes: start and pick a device, share the images, scale the rate, average, broadcast. Rank 0 reports and saves.
 # - Without one of the last four, the script still runs. Count the images and compare the weights.
-# - A message takes latency plus bytes over bandwidth. On fast links, little but the last message is exposed. Waiting for the slowest rank is exposed, too.
+# - A message takes latency plus bytes over bandwidth. By the estimate, fast links expose little but the last one. Waiting is exposed, too.
 #
 # **Try it:** find the bugs in `exercises/hunt/train_parallel.py` (TensorFlow; exercise `ex04.hunt` checks your answer). Porting it to PyTorch has [three traps](../docs/migration.md).
 #

@@ -13,6 +13,7 @@ seed: int = 0  # seed of Python's random numbers and of the shuffles
 
 # %%
 import io
+import json
 import os
 import random
 import shutil
@@ -35,7 +36,7 @@ device = device or session.results[session.device].value
 os.chdir(session.folder)  # scratch files are written here
 folder = workshop.ladder.shards_folder()  # notebook 05 trains from it
 TF = workshop.has("tensorflow")
-os.environ |= {"SHARDS": str(folder), "TRAIN": session.train, "TF": "yes" * TF}
+os.environ |= {"SHARDS": str(folder), "TRAIN": session.train, "TF": "yes" if TF else ""}
 if TF:
     with workshop.quiet_stderr():  # TensorFlow logs notes while it is imported
         import tensorflow as tf
@@ -115,39 +116,29 @@ print(f"Open, read, close: {1e6 * read_s:,.0f} µs of {1e6 * loop_s:,.0f} µs, {
 # All numbers are little-endian. The checksum is a CRC-32C, "masked": rotated, plus a constant. The next cell shuffles the JPEGs across classes and copies them into shards: eight, or more if you have more cores. In this schema the labels **start at 1**.
 
 # %%
-from data_prep.tfrecordwriter import serialize_example
+from data_prep.tfrecordwriter import frame_record, serialize_example
 from rn50lib.data.tfrecord import masked_crc
 
 IMAGE, LABEL = "image/encoded", "image/class/label"
-
-
-def example(jpeg, label):
-    """Return the bytes of a `tf.train.Example`."""
-    return serialize_example({IMAGE: jpeg, LABEL: label})
-
-
-def frame(data):
-    """Return the record that holds `data`."""
-    length = struct.pack("<Q", len(data))
-    crcs = [struct.pack("<I", masked_crc(part)) for part in (length, data)]
-    return length + crcs[0] + data + crcs[1]
-
-
 shutil.rmtree(folder, ignore_errors=True)  # left by an earlier run
 (folder / "index").mkdir(parents=True)
 classes = sorted({path.parent.name for path in paths})
 shuffled = random.sample(paths, len(paths))
-count = -(-cores // 8) * 8  # one or more per core; a multiple of 8 ranks
+count = (cores + 7) // 8 * 8  # one or more per core; a multiple of 8 ranks
 for number in range(count):
     name = f"train-{number:05}-of-{count:05}"
     with open(folder / name, "wb") as file, open(folder / f"index/{name}.idx", "w") as index:
         for path in shuffled[number::count]:
-            record = frame(example(path.read_bytes(), classes.index(path.parent.name) + 1))
+            label = classes.index(path.parent.name) + 1
+            example = serialize_example({IMAGE: path.read_bytes(), LABEL: label})
+            record = frame_record(example)  # adds the length and the checksums
             index.write(f"{file.tell()} {len(record)}\n")
             file.write(record)
 # the network counts classes from 0, and so does this list
 (folder / "classes.txt").write_text("".join(f"{n}\t{name}\n" for n, name in enumerate(classes)))
 shards = sorted(map(str, folder.glob("train-*")))
+(length,) = struct.unpack("<Q", record[:8])
+print(f"The last record: {length:,} bytes of data, checksum {masked_crc(example):#x}")
 
 # %% [markdown]
 # The library's `verify` reads your shards, compares every checksum and decodes every image:
@@ -155,10 +146,11 @@ shards = sorted(map(str, folder.glob("train-*")))
 # %% language="bash" magic_args="-e"
 # ls $SHARDS | tail -3
 # head -3 $SHARDS/index/train-00000-of-*.idx
-# python -m data_prep.verify --quiet $SHARDS
+# set -o pipefail
+# python -m data_prep.verify --quiet $SHARDS | tail -n 2
 
 # %% [markdown]
-# The warning is right: you wrote no validation shards. The pairs of numbers are from the first index: each record's offset and size. [DALI (notebook 05) needs it](../docs/troubleshooting.md#dali-cannot-read-a-tfrecord-the-index-is-empty-or-missing), and so does random access; TensorFlow reads from front to back.
+# The warning is about the validation shards: you wrote none. The pairs of numbers are from the first index: each record's offset and size. [DALI (notebook 05) needs it](../docs/troubleshooting.md#dali-cannot-read-a-tfrecord-the-index-is-empty-or-missing), and so does random access; TensorFlow reads from front to back.
 #
 # **Your turn.** Write the function that reads a shard back. Until then, the notebook uses ours. The cell after yours checks it, reads the first record, and flips one bit of the file. **Predict:** who notices, your function or TensorFlow?
 
@@ -186,7 +178,7 @@ if TF:
     try:
         next(iter(tf.data.TFRecordDataset("damaged")))
     except tf.errors.DataLossError as error:
-        print("TensorFlow:", error.message.split("}} ")[-1].split(" [Op:")[0])
+        print("TensorFlow:", type(error).__name__)
 
 # %% [markdown]
 # Both notice: the checksum catches any single flipped bit. It cannot catch a misunderstanding: in the talk's schema, labels start at 0. A program that expects 1 is off by one for every image, often without an error.
@@ -228,30 +220,30 @@ class Shards(torch.utils.data.IterableDataset):
 
 
 # %% [markdown]
-# The next cell starts the workers and feeds a simulated device, which sleeps for as long as a real one would compute (you set its speed). In each cell with a `guess`, **predict** the speed-up, here over the Python loop. A single measurement can mislead: the two inputs take turns, and a difference is clear if all turns, at least five, agree.
+# The next cell starts the workers and feeds a simulated device, which sleeps for as long as a real one would compute (`device` is its speed). In each cell with a `guess`, **predict** the speed-up, here over the Python loop. The two inputs take turns, and a difference is clear if all turns, at least five, agree.
 
 # %%
 photos = Shards(rank=0, size=1)
 loader = torch.utils.data.DataLoader(
     photos, batch_size, num_workers=cores, prefetch_factor=2, multiprocessing_context="fork"
-)  # forked workers know this notebook's classes
+)  # fork: workers need Shards, which is defined here
 stages = {"Python loop": python_loop(), "PyTorch workers": iter(loader)}
-ahead = {"PyTorch workers": 2 * cores}  # batches prepared ahead: taken before the clock starts
+ahead = {"PyTorch workers": 2 * cores}  # batches that are ready before the clock starts
 timed = {}
 
 
 def rate(name, compute_s=batch_size / device):
     """Return images/s when feeding a device that takes `compute_s` seconds per batch."""
-    batches = iter(stages[name])
-    for _ in range(1 + ahead.get(name, 0)):
+    batches, ready = iter(stages[name]), ahead.get(name, 0)
+    for _ in range(1 + ready):
         next(batches)
-    count = session.batches * (cores if name in ahead else 1)  # these use all cores
+    count = session.batches * (cores if ready else 1)  # those that work ahead use all cores
     begin = time.perf_counter()
     for _ in range(count):
         time.sleep(compute_s)
         next(batches)
     seconds = time.perf_counter() - begin
-    time.sleep(seconds * ahead.get(name, 0) / count)  # the workers refill before the next turn
+    time.sleep(seconds * ready / count)  # the workers refill before the next turn
     return batch_size * count / seconds
 
 
@@ -274,7 +266,7 @@ print(f"The device alone: {device:,.0f} images/s")
 #
 # You describe the work once; tf.data then runs it in its own threads, without Python. Add one stage at a time, and predict each speed-up over the stage before. (All need TensorFlow.)
 #
-# **Read, parse, decode, batch.** A record is a string until `parse_single_example` parses it. These four steps run one after another, alternating with the device. (The options disable what tf.data would add by itself: parallel maps, fusing `map` with `batch`, and prefetching.) Is it faster than Python? It resizes in float32, Pillow in integers.
+# **Read, shuffle, parse, decode, batch.** A record is a string until `parse_single_example` parses it. The JPEG's header gives the image's size, so only a random box is decoded: libjpeg-turbo reads nothing below it, and skips the inverse DCT elsewhere outside of it. These steps run one after another, alternating with the device. Is that faster than Python?
 
 # %%
 if TF:
@@ -290,77 +282,62 @@ if TF:
         corner = tf.random.uniform([2]) * (whole - size)
         return tf.cast(tf.concat([corner, size], 0), tf.int32)
 
-    def resize(image):
-        return tf.cast(tf.image.resize(image, (224, 224), antialias=True), tf.uint8)
+    def decode_crop(record, antialias=True):
+        example = tf.io.parse_single_example(record, DESCRIPTION)
+        jpeg, label = example[IMAGE], example[LABEL] - 1
+        box = random_box(tf.io.extract_jpeg_shape(jpeg))
+        image = tf.io.decode_and_crop_jpeg(jpeg, box, channels=3)
+        image = tf.image.resize(image, (224, 224), antialias=antialias)
+        return tf.cast(image, tf.uint8), label
 
-    def decode(record):
-        jpeg = tf.io.parse_single_example(record, DESCRIPTION)[IMAGE]
-        image = tf.io.decode_jpeg(jpeg, channels=3)
-        top, left, height, width = tf.unstack(random_box(tf.shape(image)))
-        return resize(image[top : top + height, left : left + width])
-
-    by_hand = tf.data.Options()
+    by_hand = tf.data.Options()  # tf.data adds no stage by itself
     by_hand.experimental_optimization.map_and_batch_fusion = False
     by_hand.experimental_optimization.inject_prefetch = False
     by_hand.experimental_optimization.map_parallelization = False
-    records = tf.data.TFRecordDataset(shards).repeat().with_options(by_hand)
-    stages["tf.data"] = records.map(decode).batch(batch_size)
+    records = tf.data.TFRecordDataset(shards).repeat().with_options(by_hand).shuffle(200, seed)
+    stages["tf.data"] = records.map(decode_crop).batch(batch_size)
     guess = 2  # your number
     measure("tf.data", guess)
 
 # %% [markdown]
-# **Interleave** reads several shards at the same time; on a network file system, this hides latency. **Shuffle** keeps a buffer of records and returns one of them at random. It comes before `map`, so that the buffer holds 100 KB JPEGs rather than 150 KB crops. What do the two gain or cost?
+# **Parallel map** decodes several images at the same time, at most *n* on *n* cores. Only decoding gets shorter, not the wait for the device: the cell prints the bound that this gives.
 
 # %%
 if TF:
-    files = tf.data.Dataset.from_tensor_slices(shards).repeat()
-    records = files.interleave(tf.data.TFRecordDataset, cycle_length=4, num_parallel_calls=4)
-    records = records.with_options(by_hand).shuffle(200, seed=seed)
-    stages["+ interleave, shuffle"] = records.map(decode).batch(batch_size)
-    guess = 1.2  # your number
-    measure("+ interleave, shuffle", guess, before="tf.data")
-
-# %% [markdown]
-# **Parallel map** decodes several images at the same time. Is it *n* times as fast on *n* cores? The wait for the device does not get shorter.
-
-# %%
-if TF:
-    stages["+ parallel map"] = records.map(decode, num_parallel_calls=cores).batch(batch_size)
-    guess = cores  # your number
-    measure("+ parallel map", guess, before="+ interleave, shuffle")
-
-# %% [markdown]
-# **Decode only the crop.** The JPEG's header gives the image's size, enough to choose the random box. TensorFlow calls libjpeg-turbo, which reads a JPEG in two steps: Huffman decoding, in order from the first byte; then, for each block, the inverse DCT and the conversion to RGB. Outside the box, it skips the second step; below it, the first, too.
-
-# %%
-if TF:
-
-    def decode_crop(record):
-        example = tf.io.parse_single_example(record, DESCRIPTION)
-        jpeg, label = example[IMAGE], example[LABEL] - 1
-        box = random_box(tf.io.extract_jpeg_shape(jpeg))
-        return resize(tf.io.decode_and_crop_jpeg(jpeg, box, channels=3)), label
-
     crops = records.map(decode_crop, num_parallel_calls=cores)
-    stages["+ decode the crop"] = crops.batch(batch_size)
+    stages["+ parallel map"] = crops.batch(batch_size)
     guess = 1.5  # your number
-    measure("+ decode the crop", guess, before="+ parallel map")
+    measure("+ parallel map", guess, before="tf.data")
+    before, wait = 1 / np.median(timed["tf.data"]), 1 / device  # seconds per image
+    bound = before / ((before - wait) / cores + wait)
+    print(f"At most {bound:.2f}, if everything but the wait gets {cores} times as fast")
 
 # %% [markdown]
-# **Prefetch** prepares batches while the device works.
+# **Prefetch** prepares batches while the device works, which hides the shorter of the two.
 
 # %%
 if TF:
     stages["+ prefetch"] = crops.batch(batch_size).prefetch(2)
     ahead["+ prefetch"] = 2
     guess = 1.2  # your number
-    measure("+ prefetch", guess, before="+ decode the crop")
+    measure("+ prefetch", guess, before="+ parallel map")
 
 # %% [markdown]
-# All stages in one figure. Up to `+ decode the crop`, input and device alternate; PyTorch's workers and `+ prefetch`, the complete pipelines, overlap with the device.
+# **Without antialiasing**, `resize` reads four pixels for each new one, however much it shrinks the crop: less work, but other images. What does antialiasing cost?
 
 # %%
-timed |= {"PyTorch workers": timed.pop("PyTorch workers")}  # last: not a stage of tf.data
+if TF:
+    rough = records.map(lambda record: decode_crop(record, antialias=False), cores)
+    stages["+ no antialias"] = rough.batch(batch_size).prefetch(2)
+    ahead["+ no antialias"] = 2
+    guess = 1.2  # your number
+    measure("+ no antialias", guess, before="+ prefetch")
+
+# %% [markdown]
+# All stages in one figure. Up to `+ parallel map`, input and device alternate; the last three overlap with the device. If a bar ends left of the dashed line, **the device waits for its input**.
+
+# %%
+timed["PyTorch workers"] = timed.pop("PyTorch workers")  # last: not a stage of tf.data
 speed = {name: float(np.median(values)) for name, values in timed.items()}
 fig, ax = plt.subplots(figsize=(9, 3.8), layout="constrained")
 workshop.ranges(ax, timed, "input")
@@ -374,30 +351,36 @@ found = ", ".join(f"{name} {value:.0f}" for name, value in speed.items())
 workshop.figure(fig, alt=f"Images/s with a device of {device:,.1f}: {found}.")
 
 # %% [markdown]
-# If a bar ends left of the dashed line, **the device waits for its input**. While images are decoded one at a time, expect little from tf.data or interleaving. *n* cores decode at most *n* times as fast, less on a busy machine. Decoding only the crop skips few Huffman codes. Prefetching hides the shorter of input and device. PyTorch's workers use *n* cores and prefetch.
+# Shards alone save at most the time of reading, the percentage above if your files are cached. They pay off where opening a file is slow (notebook 01). Rung 3, in 05, reads yours.
 #
-# Shards alone save at most the time of reading, a few percent if your files are cached. They pay off where opening a file is slow (notebook 01). Rung 3, in 05, reads yours.
+# ## Which input, and how many cores?
 #
-# ## Where is the time going now?
-#
-# How many cores keep a device busy? Divide its images/s by those of one core. Without a device, the two complete pipelines take turns. tf.data's threads run no Python and decode only the crop: **predict** whether they are faster, and how many cores one H100 needs.
+# Without a device, the pipelines that work ahead take turns. Divide a device's images/s by those of one core: this many cores keep it busy. The devices are yours, at the size of rung 1 (if you have run notebook 02), and an H100. tf.data's threads run no Python and decode only the crop: **predict** whether they are faster than PyTorch's workers, and how many cores each device needs.
 
 # %% tags=["results"]
-devices = {
-    "one V100, FP16 (published)": session.results["published.v100.1gpu.fp16.ips"].value,
-    "one H100, float16 (recorded)": session.results["input.h100.synthetic"].value,
-}
+devices = {}
+if rung := workshop.ladder.load(session.runs / "ladder.json")["rungs"].get("1_single"):
+    yours = f"your rung 1 at {rung['image_size']} px"
+    devices[yours] = 1000 * rung["batch_size"] / rung["compute_ms"]
+devices["one H100 (recorded)"] = session.results["input.h100.synthetic"].value
 turns = np.array([[rate(name, compute_s=0) for name in ahead] for _ in range(rounds)])
-for name, one_core in zip(ahead, np.median(turns, axis=0) / cores, strict=True):
-    print(f"One of {cores} cores prepares {one_core:,.0f} images/s with {name!r}. Cores needed:")
-    for device_name, needed in devices.items():
-        print(f"  {needed / one_core:8.3g} for {needed:7,.1f} images/s: {device_name}")
+for name, speed in zip(ahead, np.median(turns, axis=0), strict=True):
+    needed = [f"{cores * ips / speed:.1f} for {of}" for of, ips in devices.items()]
+    print(f"{name}: {speed / cores:,.0f} images/s per core; cores needed: {', '.join(needed)}")
 if TF:
-    print(f"+ prefetch over PyTorch workers: {workshop.ratio(turns[:, 1] / turns[:, 0])}")
-session.expect(dict.fromkeys(f"input.h100.{way}" for way in ("synthetic", "dali", "tfrecord")))
+    same_work = workshop.ratio(turns[:, 1] / turns[:, 0])
+    print(f"+ prefetch over PyTorch workers: {same_work}")
+    print(f"+ no antialias over + prefetch: {workshop.ratio(turns[:, 2] / turns[:, 1])}")
+    if not same_work.clear:
+        print("No clear difference: use the input of your framework.")
+    elif same_work.median < 1:
+        print("On the same cores, the workers are faster: in PyTorch, stay with them.")
+    else:
+        print("On the same cores, tf.data is faster.")
+session.expect({f"input.h100.{way}": None for way in ("synthetic", "dali", "tfrecord")})
 
 # %% [markdown]
-# A device that needs more cores than you have waits for its input. With DALI, which decodes on the GPU, the recorded H100 reaches 91% of its *synthetic* speed from JPEG files, 90% from shards.
+# Both inputs antialias, tf.data in float32, Pillow in integers: the last ratio shows what this costs tf.data. If you leave it out, validate with such images, too. A device that needs more cores than you have waits. With DALI, which decodes on the GPU, the recorded H100 loses only a tenth of its speed: notebook 05.
 #
 # ## Is it right?
 #
@@ -427,7 +410,7 @@ if TF:
 # - **Shuffle with one seed, shard** is right, but each rank reads everything and drops seven of eight records.
 # - **Shard, shuffle** is right and cheap. Shard the *file names*, before anything is read. If shards differ in size, `.take(steps)` gives all ranks the same number of steps. Each rank sees the same eighth in every epoch, unless you reshuffle the files with a common seed.
 #
-# **Your turn.** Put the stages together, for one rank of many: which order do `shard`, `interleave`, `shuffle`, `map`, `batch` and `prefetch` need? `decode_crop` above returns an image and its label. The check runs your function on small shards whose labels number the images. Then it feeds the device; **predict** its speed-up over `+ prefetch`. `tf.data.AUTOTUNE` lets tf.data choose a buffer size or `num_parallel_calls`.
+# **Your turn.** Put the stages together, for one rank of many: which order do `shard`, `interleave`, `shuffle`, `map`, `batch` and `prefetch` need? (`interleave` reads several shards at a time, which hides the latency of a network; `shuffle` should hold 100 KB JPEGs, not 150 KB crops.) `decode_crop` above returns an image and its label. The check runs your function on small shards whose labels number the images. `tf.data.AUTOTUNE` lets tf.data choose a buffer size or `num_parallel_calls`.
 
 
 # %%
@@ -439,10 +422,6 @@ def pipeline(shards, rank, size, batch, seed):
 # %%
 if TF:
     pipeline = nb04.check_pipeline(pipeline, decode_crop)
-    stages["your pipeline"] = pipeline(shards, 0, 1, batch_size, seed).repeat()
-    ahead["your pipeline"] = 2
-    guess = 1  # your number
-    measure("your pipeline", guess, before="+ prefetch")
 
 # %% [markdown]
 # ### How good is a shuffle buffer?
@@ -452,20 +431,20 @@ if TF:
 # %%
 if TF:
     labels = np.sort([classes.index(path.parent.name) for path in paths])
-    half, two = len(labels) // 24, len(labels) // 6  # classes
-    yours = [classes.index(p.parent.name) for n in range(count) for p in shuffled[n::count]]
+    per_class = len(labels) // len(classes)
+    yours = [parse_example(data)[LABEL][0] for shard in shards for data in read(shard)]
     for name, order, size in (
-        ("sorted", labels, half),
-        ("sorted", labels, two),
+        ("sorted", labels, per_class // 2),
+        ("sorted", labels, 2 * per_class),
         ("sorted", labels, len(labels)),
-        ("your shards", yours, half),
+        ("your shards", yours, per_class // 2),
     ):
         stream = tf.data.Dataset.from_tensor_slices(order).shuffle(size, seed).batch(32, True)
         mixed = np.mean([len(set(batch)) for batch in stream.as_numpy_iterator()])
         print(f"{name:12} buffer {size:5,}: {mixed:4.1f} of {len(classes)} classes in a batch")
 
 # %% [markdown]
-# Notebook 02 showed what sorted batches do to batch norm. A large buffer costs memory on every rank. So shuffle **once, when you write the shards**, as you did; then a small buffer suffices (last line).
+# Notebook 02 showed what sorted batches do to batch norm. A large buffer costs memory on every rank. So shuffle **once, when you write the shards**, as you did; then a small buffer suffices (last two lines).
 #
 # ### A bug that stays silent
 #
@@ -486,15 +465,23 @@ if TF:
 #
 # ## Train from your shards in TensorFlow
 #
-# The course's library has the same training step in TensorFlow as in PyTorch: forward and backward in a `GradientTape`, one exchange of the gradients, update. TensorFlow traces it once and runs it as a graph. Here it takes a few steps with your shards, on the CPU: too few for the loss to mean much.
+# The course's library has the same training step in TensorFlow as in PyTorch: forward and backward in a `GradientTape`, one exchange of the gradients, update. It takes a few steps with your shards, on the CPU, at 64 pixels. **Predict** what share of the time it waits for images.
 
 # %% language="bash" magic_args="-e"
 # [ "$TF" ] || { echo "TensorFlow is missing: make setup WITH=tensorflow"; exit 0; }
 # export CUDA_VISIBLE_DEVICES=
-# set -o pipefail
-# rn50 run --backend tensorflow --data-root $SHARDS --no-val -n 1 -e 1 $TRAIN 2>&1 | tail -n 2
+# rn50 run --backend tensorflow --data-root $SHARDS --no-val -n 1 -e 1 $TRAIN \
+#   --report tensorflow.json > tensorflow.txt 2>&1 || (cat tensorflow.txt; exit 1)
+
+# %%
+if TF:
+    seconds = json.loads(Path("tensorflow.json").read_text())["env"]["seconds"]
+    share = seconds["data"] / sum(seconds.values())
+    print(f"{seconds['step']:.1f} s of steps; {seconds['data']:.2f} s of waiting, {share:.0%}")
 
 # %% [markdown]
+# A slow device hides a slow input: tune the input for the device that will train.
+#
 # ## Key takeaways
 #
 # - First find out whether the input is the bottleneck: the faster the device, the more likely it is.
@@ -503,6 +490,6 @@ if TF:
 # - Give every shard to one worker of one rank, before anything shuffles. Shuffle across the classes when you write the shards.
 # - Draw random numbers in the graph.
 #
-# **Try it:** set `device = 400.2`, a V100 in FP32, in the first code cell, and predict after which stage the device no longer waits.
+# **Try it:** predict which stages keep a V100 in FP32 (400.2 images/s) busy, then call `rate(name, batch_size / 400.2)` in a new cell.
 #
 # What remains is decoding and resizing, which can keep all cores busy. DALI can move both to the GPU.

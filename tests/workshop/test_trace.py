@@ -115,6 +115,17 @@ def test_the_title_is_of_the_step_that_is_drawn(drawn: Any) -> None:
     assert alt.startswith("Of 20.0 ms of exchange, 5 ms are exposed. One step of 100.0 ms.")
 
 
+def test_the_step_with_the_median_exposed_time_is_drawn(drawn: Any) -> None:
+    """The step of median length, 90 ms, has the longest exposed exchange."""
+    steps = [
+        [(HOST, "user_annotation", "ProfilerStep#5", 0, length), (NCCL, *STEP[14][1:3], 20, end)]
+        for length, end in ((90, 80), (80, 30))
+    ]
+    axes, alt, _ = drawn(STEP, *steps)
+    assert alt.startswith("Of 10.0 ms of exchange, 10.0 ms are exposed. One step of 80.0 ms.")
+    assert axes.get_xlabel() == "ms, in the step with the median exposed time"
+
+
 def test_threads_that_do_the_same_have_different_names(drawn: Any) -> None:
     host = [event for event in STEP if event[0] == HOST]
     more = [((7, 9 + i), "cpu_op", "gloo:all_reduce", 10 * i, 10 * i + 20) for i in range(7)]
