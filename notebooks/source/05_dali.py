@@ -20,7 +20,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from PIL import Image
-from torch.nn.functional import cross_entropy, interpolate
+from torch.nn.functional import interpolate
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 import workshop
@@ -45,8 +45,7 @@ torch.multiprocessing.set_start_method("fork", force=True)  # as in notebook 02
 session = workshop.start("05", profile)
 cores, ranks = session.machine.cores, min(8, len(session.machine.gpus)) or 1
 device = torch.device("cuda" if session.profile == "gpu" else "cpu")
-limit = 12 if device.type == "cuda" else 4  # the recorded H100 had 12
-workers = max(1, min(limit, cores // ranks))  # of your script, per rank
+workers = max(1, min(session.rung_workers, cores // ranks))  # of your script, per rank
 folder = workshop.ladder.shards()  # yours, from notebook 04
 os.chdir(session.folder)
 shutil.copy(workshop.ladder.script("2"), "train.py")
@@ -62,7 +61,7 @@ os.environ |= {
 #
 # Training can [stay slow](https://github.com/NVIDIA/DALI/issues/1639) with DALI if the input was never the bottleneck. Measure that first. **Cache one batch** and run the same loop with it again and again. No loader can beat it. Its speed divided by the real loop's is your **headroom**.
 #
-# `rn50 workshop try --headroom` times your own `train.py` in three modes that take turns: as it is, with a perfect loader, and with a perfect, instant step. It has no workers yet. **Predict** your headroom.
+# `rn50 workshop try --headroom` times your own `train.py` in three modes that take turns: as it is, with a perfect loader, and with a perfect, instant step (it has no workers yet). Before that, it records a trace of three steps. **Predict** your headroom.
 
 # %% language="bash" magic_args="-e"
 # HEADROOM=1.0  # your number
@@ -71,16 +70,13 @@ os.environ |= {
 #   --data "$DATA" $SIZES --steps 100000 --workers $WORKERS --trace "$TRACE" 2>&1
 # echo "You predicted a headroom of $HEADROOM"
 
-# %% [markdown]
-# Before the timing, your script recorded a trace of three steps. On a CPU, `waiting` is the time in which the loop loads images; on a GPU, all the time in which the GPU is idle.
-
 # %%
 ms = workshop.trace(os.environ["TRACE"])
 waiting = ms["waiting"] / sum(ms.values())
 print(f"Waiting is {waiting:.0%} of a step: without it, {1 / (1 - waiting):.2f} times the speed")
 
 # %% [markdown]
-# The headroom should be about that number, and about 1 + 1 / (the loader's speed over the step's): 1.05 for 20. If it is clearly larger, loader and step disturb each other, such as in the processor's caches. Close to 1, leave the loader alone. If it is large, [docs/troubleshooting.md](../docs/troubleshooting.md#the-gpu-waits-for-data-or-dali-is-not-faster) shows how to find the slow part. **Try it:** set `WORKERS` to your number of cores. Waiting ends, but on a CPU, the workers take the step's cores.
+# On a CPU, `waiting` is the time in which the loop loads images; on a GPU, all the time in which the GPU is idle. The headroom should be about the number in the last line, and about 1 + 1 / (the loader's speed over the step's): 1.05 for 20. If it is clearly larger, loader and step disturb each other, such as in the processor's caches. Close to 1, leave the loader alone. If it is large, [docs/troubleshooting.md](../docs/troubleshooting.md#the-gpu-waits-for-data-or-dali-is-not-faster) shows how to find the slow part. **Try it:** set `WORKERS` to your number of cores. Waiting ends, but on a CPU, the workers take the step's cores.
 #
 # A **recorded H100** had more headroom. Rungs 1 and 3 computed nearly the same step on the same JPEG files: 1,080 images/s with Pillow in 12 workers, 1,735 with DALI. So rung 1 had a headroom of at least 1.6.
 #
@@ -88,7 +84,7 @@ print(f"Waiting is {waiting:.0%} of a step: without it, {1 / (1 - waiting):.2f} 
 #
 # Your CPU computes so slowly that its loader hardly matters. So from here to your next rung, a **simulated V100** takes its place, with larger images: 224 instead of 64 pixels. It sleeps at least as long as a real one computes. (If you have a GPU, it trains ResNet-50 in mixed precision instead.)
 #
-# Before you replace a loader, configure it. Here is an ordinary one: `DataLoader` with Pillow, and your script's random crop.
+# Before you replace a loader, configure it. Here is an ordinary one: `DataLoader` with Pillow, and your script's random crop. Loaders that are compared take **turns**, so that a change of the machine's load meets all of them.
 
 
 # %%
@@ -110,11 +106,11 @@ class Signs(Dataset):
         image = Image.open(self.files[i]).convert("RGB")
         box = random_box(image.width, image.height)
         image = image.resize((self.size, self.size), Image.Resampling.BILINEAR, box)
-        return torch.from_numpy(np.array(image)), i % 12  # any label: only the speed counts here
+        return torch.from_numpy(np.array(image))
 
 
 def load(data_set, **settings):
-    """Return an endless iterator over batches of random images."""
+    """Return an endless iterator over batches of random images; only their speed counts here."""
     sampler = RandomSampler(data_set, replacement=True, num_samples=10**9)
     return iter(DataLoader(data_set, session.batch, sampler=sampler, **settings))
 
@@ -122,30 +118,31 @@ def load(data_set, **settings):
 signs = Signs(session.pixels)
 one = next(load(signs))
 
-# %% [markdown]
-# What consumes the batches, and how are loaders timed? They take **turns**, so that a change of the machine's load meets all of them.
-
 # %%
 v100 = session.results["published.v100.1gpu.fp16.ips"].value
 model = ResNet(resnet.resnet(50, num_classes=12)).to(device, memory_format=torch.channels_last)
 
 
-def train(images, labels):
+def train(images):
     images = images.to(device, non_blocking=True).permute(0, 3, 1, 2).float() / 127.5 - 1
     with torch.autocast("cuda", torch.float16):
-        loss = cross_entropy(model(images), labels.to(device, non_blocking=True))
+        loss = model(images).mean()  # any loss
     loss.backward()
-    loss.item()  # waits for the device
+    loss.item()  # waits for the GPU
 
 
-def wait_like_a_v100(images, labels):
+def wait_like_a_v100(images):
     time.sleep(len(images) / v100)
 
 
-def images_per_second(batches, step):
+def no_step(images):
+    pass
+
+
+def images_per_second(batches, step, seconds):
     begin, steps = time.perf_counter(), 0
-    while time.perf_counter() < begin + session.turn_seconds:
-        step(*next(batches))
+    while time.perf_counter() < begin + seconds:
+        step(next(batches))
         steps += 1
     return session.batch * steps / (time.perf_counter() - begin)
 
@@ -155,12 +152,13 @@ def in_turns(loaders, step):
     rates = {name: [] for name in loaders}
     for _ in range(session.rounds):
         for name, batches in loaders.items():
-            images_per_second(batches, step)  # warms up, and uses what was loaded before
-            rates[name].append(images_per_second(batches, step))
+            images_per_second(batches, no_step, session.turn_seconds / 4)  # what is ahead
+            rates[name].append(images_per_second(batches, step, session.turn_seconds))
     return rates
 
 
 step = train if device.type == "cuda" else wait_like_a_v100
+step(one)  # the first one is slow on a GPU
 
 # %% [markdown]
 # - `num_workers`: processes that decode *while* the device computes. `persistent_workers=True` keeps them at the end of an epoch.
@@ -205,6 +203,11 @@ if DALI:
         "random_shuffle": True,
     }
 
+    def batches_of(pipe):
+        pipe.build()
+        while True:
+            yield pipe.run()
+
     @pipeline_def(batch_size=8, **where)
     def reading():
         record = fn.readers.tfrecord(**source)
@@ -212,9 +215,8 @@ if DALI:
         images = fn.decoders.image(record["image/encoded"], device=place)
         return images, record["image/class/label"]
 
-    pipe = reading()
-    pipe.build()
-    images, labels = pipe.run()
+    batches = batches_of(reading())
+    images, labels = next(batches)
     print("DALI", nvidia.dali.__version__, "shapes", images.shape())
     print("labels", np.array(labels.as_array()).ravel())
 
@@ -255,24 +257,22 @@ if DALI:
         images = fn.decoders.image(jpegs)
         return images if last == "decode" else crop(images, session.pixels)
 
-    names = ("read", "decode", "decode, crop, resize", "decode the crop")
-    pieces = {name: until(name) for name in names}
-    ms = {name: np.zeros(session.rounds) for name in names}  # CPU time per image, in every turn
-    for pipe in pieces.values():
-        pipe.build()
-        pipe.run()
-    for turn in range(session.rounds):
-        for name, pipe in pieces.items():
+    pieces = ("read", "decode", "decode, crop, resize", "decode the crop")
+    pieces = {name: batches_of(until(name)) for name in pieces}
+    ms = {name: [] for name in pieces}  # CPU time per image, in every turn
+    for _ in range(session.rounds):
+        for name, batches in pieces.items():
+            next(batches)  # warms up
             begin = time.process_time()
             for _ in range(session.operator_batches):
-                pipe.run()
+                next(batches)
             seconds = time.process_time() - begin
-            ms[name][turn] = 1000 * seconds / (16 * session.operator_batches)
-    rows = [[name, np.median(each), each.min(), each.max()] for name, each in ms.items()]
+            ms[name].append(1000 * seconds / (16 * session.operator_batches))
+    read, decode, graph, part = (np.array(values) for values in ms.values())
+    rows = [[name, np.median(values), min(values), max(values)] for name, values in ms.items()]
     workshop.table(rows, ["CPU ms per image", "median", "least", "most"])
-    decoding = ms["decode"] - ms["read"]
-    share = workshop.ratio(decoding / ms["decode, crop, resize"])
-    left = workshop.ratio((ms["decode the crop"] - ms["read"]) / decoding)
+    share = workshop.ratio((decode - read) / graph)
+    left = workshop.ratio((part - read) / (decode - read))
     print(f"Decoding, as a share of the graph: {share}; you predicted {guesses['decoding']}")
     print(f"Decoding the crop over decoding the image: {left}; you predicted {guesses['left']}")
     session.expect({"dali.decode.share": 100 * share.median})
@@ -299,22 +299,16 @@ if DALI:
         images = fn.decoders.image_random_crop(jpegs, device=place, **area)
         return fn.resize(images, size=(session.pixels, session.pixels))
 
-    def batches_of(pipe):
-        pipe.build()
-        while True:
-            yield pipe.run()
-
-    pipes = {
-        "CPU, no prefetch": whole("cpu", **no_prefetch),
-        "CPU": whole("cpu"),
-        "CPU, only the crop": only_crop("cpu"),
+    decoders = {
+        "CPU, no prefetch": batches_of(whole("cpu", **no_prefetch)),
+        "CPU": batches_of(whole("cpu")),
+        "CPU, only the crop": batches_of(only_crop("cpu")),
     }
     if device.type == "cuda":
-        pipes["mixed, 65% on the engine"] = whole("mixed", 0.65)
-        pipes["mixed, 90% on the engine"] = whole("mixed", 0.9)
-        pipes["mixed, only the crop"] = only_crop("mixed")
-    decoders = {name: batches_of(pipe) for name, pipe in pipes.items()}
-    rates = in_turns(decoders, lambda *_: step(*one))
+        decoders["mixed, 65% on the engine"] = batches_of(whole("mixed", 0.65))
+        decoders["mixed, 90% on the engine"] = batches_of(whole("mixed", 0.9))
+        decoders["mixed, only the crop"] = batches_of(only_crop("mixed"))
+    rates = in_turns(decoders, lambda _: step(one))
     for name, values in rates.items():
         print(f"{name:25} {np.median(values):6,.0f} images/s with training")
     gain = workshop.ratio(np.divide(rates["CPU"], rates["CPU, no prefetch"]))
@@ -340,7 +334,7 @@ class FasterSigns(Signs):
         left, top, right, bottom = random_box(pixels.shape[1], pixels.shape[0])
         part = torch.from_numpy(pixels[None, top:bottom, left:right].copy()).permute(0, 3, 1, 2)
         small = interpolate(part, (self.size, self.size), mode="bilinear", antialias=True)
-        return small[0].permute(1, 2, 0), i % 12
+        return small[0].permute(1, 2, 0)
 
 
 guesses = {"Pillow": 1.5, "simplejpeg": 1.5}  # your numbers
@@ -349,7 +343,7 @@ if simplejpeg:
     loaders["simplejpeg"] = load(FasterSigns(session.pixels), num_workers=cores)
 if DALI:
     loaders["DALI"] = decoders[fastest]
-rates = in_turns(loaders, lambda *_: None)
+rates = in_turns(loaders, no_step)
 del loaders
 if DALI:
     for name in rates.keys() - {"DALI"}:
@@ -426,12 +420,7 @@ if DALI and "nvidia.dali" in own.read_text() and not workshop.ladder.has_gaps(ow
     ))  # fmt: skip
 else:
     print("Your runs/train.py does not use DALI yet, or has gaps. Run this again after your edit.")
-
-# %% [markdown]
-# The finished edit, for comparison:
-
-# %%
-workshop.ladder.changes("3_dali")
+workshop.ladder.changes("3_dali")  # the finished edit
 
 # %% [markdown]
 # Both rungs run with workers or threads now. Rung 2's headroom bounds the gain. **Predict** DALI's speed-up over rung 2: replace the number.
