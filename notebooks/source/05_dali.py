@@ -7,7 +7,6 @@
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
-seed: int = 0  # DALI's random seed
 
 # %%
 import itertools
@@ -76,7 +75,7 @@ waiting = ms["waiting"] / sum(ms.values())
 print(f"Waiting is {waiting:.0%} of a step: without it, {1 / (1 - waiting):.2f} times the speed")
 
 # %% [markdown]
-# On a CPU, `waiting` is the time in which the loop loads images; on a GPU, all the time in which the GPU is idle. The headroom should be about the number in the last line, and about 1 + 1 / (the loader's speed over the step's): 1.05 for 20. If it is clearly larger, loader and step disturb each other, such as in the processor's caches. Close to 1, leave the loader alone. If it is large, [docs/troubleshooting.md](../docs/troubleshooting.md#the-gpu-waits-for-data-or-dali-is-not-faster) shows how to find the slow part. **Try it:** set `WORKERS` to your number of cores. Waiting ends, but on a CPU, the workers take the step's cores.
+# On a CPU, `waiting` is the time in which the loop loads images; on a GPU, all the time in which the GPU is idle. The headroom should be about the number in the last line, and about 1 + 1 / (the loader's speed over the step's): 1.05 for 20. If it is clearly larger, loader and step disturb each other. Close to 1, leave the loader alone. If it is large, [docs/troubleshooting.md](../docs/troubleshooting.md#the-gpu-waits-for-data-or-dali-is-not-faster) shows how to find the slow part. **Try it:** set `WORKERS` to your number of cores. Waiting ends, but on a CPU, the workers still use the step's cores.
 #
 # A **recorded H100** had more headroom. Rungs 1 and 3 computed nearly the same step on the same JPEG files: 1,080 images/s with Pillow in 12 workers, 1,735 with DALI. So rung 1 had a headroom of at least 1.6.
 #
@@ -152,7 +151,7 @@ def in_turns(loaders, step):
     rates = {name: [] for name in loaders}
     for _ in range(session.rounds):
         for name, batches in loaders.items():
-            images_per_second(batches, no_step, session.turn_seconds / 4)  # what is ahead
+            images_per_second(batches, no_step, session.turn_seconds / 4)  # uses up what is ahead
             rates[name].append(images_per_second(batches, step, session.turn_seconds))
     return rates
 
@@ -192,7 +191,7 @@ for name in settings:
 
 # %%
 if DALI:
-    where = {"num_threads": cores, "device_id": 0 if device.type == "cuda" else None, "seed": seed}
+    where = {"num_threads": cores, "device_id": 0 if device.type == "cuda" else None, "seed": 0}
     source = {
         "path": sorted(map(str, folder.glob("train-*"))),
         "index_path": sorted(map(str, folder.glob("index/train-*"))),
@@ -221,9 +220,7 @@ if DALI:
     print("labels", np.array(labels.as_array()).ravel())
 
 # %% [markdown]
-# Your labels start at 1. Images differ in size, so a DALI batch is a *list* of arrays. The next operator crops and resizes them to one size.
-#
-# **Your turn.** Write it. Keep your script's crop, a square of 70 to 100% of the shorter side: `random_area=[0.37, 0.75]` (for 4:3 images), `random_aspect_ratio=[1, 1]`. (DALI's default is 8 to 100% of the area, the published recipe's 5 to 100%.) Python runs your function only **once**, when the graph is built, so a number that Python draws stays the same. Let operators draw, as with `tf.random` in notebook 04.
+# Your labels start at 1. Images differ in size, so a DALI batch is a *list* of arrays. **Your turn:** write the next operator, which crops and resizes them to one size. Keep your script's crop, a square of 70 to 100% of the shorter side: `random_area=[0.37, 0.75]` (for 4:3 images), `random_aspect_ratio=[1, 1]`. (DALI's default is 8 to 100% of the area, the published recipe's 5 to 100%.) Python runs your function only **once**, when the graph is built, so a number that Python draws stays the same. Let operators draw, as with `tf.random` in notebook 04.
 
 
 # %%
@@ -247,7 +244,7 @@ no_prefetch = {"exec_async": False, "exec_pipelined": False, "prefetch_queue_dep
 area = {"random_area": [0.37, 0.75], "random_aspect_ratio": [1, 1]}
 if DALI:
 
-    @pipeline_def(batch_size=16, num_threads=1, device_id=None, seed=seed, **no_prefetch)
+    @pipeline_def(batch_size=16, num_threads=1, device_id=None, seed=0, **no_prefetch)
     def until(last):
         jpegs = fn.readers.tfrecord(**source)["image/encoded"]
         if last == "read":
@@ -316,15 +313,11 @@ if DALI:
     fastest = max(rates, key=lambda name: np.median(rates[name]))
 
 # %% [markdown]
-# Without prefetching, the times of decoding and training add up; with it, the longer one counts. So it gains at most a factor of 2.
-#
-# **On a GPU**, your script should decode like the row that is fastest *with training*. Pass `hw_decoder_load` yourself: [65% and 90%](https://github.com/NVIDIA/DALI/pull/6366) have both been its default.
+# Without prefetching, the times of decoding and training add up; with it, the longer one counts. So it gains at most a factor of 2. **On a GPU**, your script should decode like the row that is fastest *with training*. Pass `hw_decoder_load` yourself: [65% and 90%](https://github.com/NVIDIA/DALI/pull/6366) have both been its default.
 #
 # ## A fair comparison
 #
-# Compare DALI, with the fastest row above, with two `DataLoader`s: the one with Pillow, and one in which simplejpeg decodes and PyTorch resizes. All take your script's crops, resize with antialiasing, and use one thread or process per core. The `DataLoader`s open files; DALI reads your shards. Both are cached by now.
-#
-# **Predict:** how many times as fast as each `DataLoader` is DALI?
+# Compare DALI, with the fastest row above, with two `DataLoader`s: the one with Pillow, and one in which simplejpeg decodes and PyTorch resizes. All take your script's crops, resize with antialiasing, and use one thread or process per core. The `DataLoader`s open files; DALI reads your shards. Both are cached by now. **Predict:** how many times as fast as each `DataLoader` is DALI?
 
 
 # %%
@@ -345,10 +338,10 @@ if DALI:
     loaders["DALI"] = decoders[fastest]
 rates = in_turns(loaders, no_step)
 del loaders
-if DALI:
-    for name in rates.keys() - {"DALI"}:
+for name, guess in guesses.items():
+    if DALI and name in rates:
         gain = workshop.ratio(np.divide(rates["DALI"], rates[name]))
-        print(f"DALI ({fastest}) over {name}: {gain}; you predicted {guesses[name]:g}")
+        print(f"DALI ({fastest}) over {name}: {gain}; you predicted {guess:g}")
 medians = {name: np.median(values) for name, values in rates.items()}
 best = max(medians, key=medians.get)
 fig, axes = plt.subplots(figsize=(9, 3.4))
@@ -363,7 +356,7 @@ workshop.figure(fig, alt=f"Images per second: {', '.join(texts)}. Needed: {neede
 session.note("fastest_loader", f"{best}, {medians[best]:,.0f} images/s", "", "The fastest loader")
 
 # %% [markdown]
-# On a CPU, all decode the same JPEGs on the same cores with similar libraries, so the gaps are small. If `simplejpeg` wins, keep it: decoding with it in `Photos` is the cheapest gain of this notebook. **Try it** in this notebook's copy, `train.py`, and run the first measurement again. A loader whose bar ends left of the dashed line cannot feed the device: use more cores, store smaller images, or decode on other hardware.
+# On a CPU, all decode the same JPEGs on the same cores with similar libraries, so the gaps are small. If `simplejpeg` wins, it is the cheapest gain of this notebook: a few lines in `Photos`, without shards. **Try it** in this notebook's copy, `train.py`, and run the first measurement again. A loader whose bar ends left of the dashed line cannot feed the device: use more cores, store smaller images, or decode on other hardware.
 #
 # A loader can also be faster because it resizes without antialiasing, which [cost a small network 4 points of top-1](../docs/troubleshooting.md#accuracy-is-lower-with-dali-images-are-resized-differently) (recorded).
 #
@@ -374,11 +367,9 @@ session.note("fastest_loader", f"{best}, {medians[best]:,.0f} images/s", "", "Th
 
 # %%
 def photos(folder, size, device, rank, ranks):
-    """Return two nodes: crops, float32 (3, size, size) from -1 to 1, and labels from 0.
-
-    `folder` has the shards train-* and index/train-*; rank `rank` of `ranks` reads its part.
-    """
-    # 1. fn.readers.tfrecord, with shard_id, num_shards and random_shuffle
+    """Return two nodes: crops, float32 (3, size, size) from -1 to 1, and labels from 0."""
+    # 1. fn.readers.tfrecord of train-* and index/train-* in the folder, with random_shuffle;
+    #    with shard_id and num_shards, rank `rank` of `ranks` reads its part
     # 2. fn.decoders.image_random_crop and fn.resize, or what was fastest on your GPU;
     #    device="mixed" if device.type is "cuda"
     # 3. fn.crop_mirror_normalize, which computes (pixel - mean) / std, one plane per colour
@@ -403,10 +394,9 @@ if DALI:
 # %% [markdown]
 # Copy both into `runs/train.py`, with `@pipeline_def` above `photos`, in place of `Photos`, the sampler, the loader and `set_epoch`. Details:
 #
-# - DALI's imports (also `DALIClassificationIterator`) belong in the script, too.
+# - DALI's imports (also `DALIClassificationIterator`) belong in the script, too, and what you use of this notebook's names.
 # - `--data` is now the folder with the shards; count the classes in its `classes.txt`.
 # - The call to `photos` (name its result differently) also takes `batch_size`, `num_threads`, `seed` (the rank) and `device_id` (`None` on a CPU, the local rank on a GPU).
-# - Without a size, the iterator never ends, and all batches are full.
 #
 # Is your edit correct? The next cell runs three small steps in two CPU processes. If you forget to subtract 1 from the labels, label 12 is out of range, and the processes end with an error. Watch the row *share the samples*: without `shard_id` and `num_shards` the script is just as fast, but every rank reads every image. A ○ means that this short run cannot tell.
 
@@ -423,7 +413,7 @@ else:
 workshop.ladder.changes("3_dali")  # the finished edit
 
 # %% [markdown]
-# Both rungs run with workers or threads now. Rung 2's headroom bounds the gain. **Predict** DALI's speed-up over rung 2: replace the number.
+# Rung 2 has its workers now, and its headroom bounds the gain. **Predict** DALI's speed-up over rung 2: replace the number.
 
 # %%
 guess = 1.0  # your number
@@ -440,12 +430,10 @@ workshop.ladder.figure("3_dali")
 for rung, report in found.items():
     rest = report["compute_ms"] + report.get("communication_ms", 0)
     waiting = report["input_ms"] / (report["input_ms"] + rest)
-    print(
-        f"{rung}: input takes {waiting:.1%} of a step, so its headroom is {1 / (1 - waiting):.2f}"
-    )
+    print(f"{rung}: input is {waiting:.1%} of a step: a headroom of {1 / (1 - waiting):.2f}")
 
 # %% [markdown]
-# If DALI's headroom is below 1.05, no better loader can help: leave the input alone. If it is larger, give DALI more threads, or decode on the GPU. If DALI is clearly slower than rung 2 without a larger headroom, its threads take the step's cores. The figure's square compares DALI on the recorded H100 with rung 1 in 12 workers.
+# If DALI's headroom is below 1.05, leave the input alone: a better loader gains at most 5%. If it is larger, give DALI more threads, or decode on the GPU. If DALI is clearly slower than rung 2 without more headroom, its threads disturb the step. The figure's square compares DALI on the recorded H100 with rung 1 in 12 workers.
 #
 # ## Key takeaways
 #
