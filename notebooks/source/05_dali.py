@@ -3,7 +3,7 @@
 #
 # After this notebook, you can measure whether a training run is waiting for its input, write a DALI pipeline operator by operator, compare loaders fairly, and put DALI into your own training script. Three devices train here: yours, a simulated V100 if you have no GPU, and an H100 that was recorded.
 #
-# **Time:** 60 minutes · **Needs:** DALI, and your script and shards from notebooks 03 and 04 · **On a CPU:** about 4 minutes to run
+# **Time:** 60 minutes · **Needs:** DALI, and your script and shards from notebooks 03 and 04 · **On a CPU:** about 3 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -75,7 +75,7 @@ waiting = ms["waiting"] / sum(ms.values())
 print(f"Waiting is {waiting:.0%} of a step: without it, {1 / (1 - waiting):.2f} times the speed")
 
 # %% [markdown]
-# On a CPU, `waiting` is the time in which the loop loads images; on a GPU, all the time in which the GPU is idle. The headroom should be about the number in the last line, and about 1 + 1 / (the loader's speed over the step's): 1.05 for 20. If it is clearly larger, loader and step disturb each other. Close to 1, leave the loader alone. If it is large, [docs/troubleshooting.md](../docs/troubleshooting.md#the-gpu-waits-for-data-or-dali-is-not-faster) shows how to find the slow part. **Try it:** set `WORKERS` to your number of cores. Waiting ends, but on a CPU, the workers still use the step's cores.
+# On a CPU, `waiting` is the time in which the loop loads images; on a GPU, all the time in which the GPU is idle. The headroom should be about the number in the last line, and about 1 + 1 / (the loader's speed over the step's): 1.05 for 20. If it is clearly larger, loader and step disturb each other, or another program disturbs them. Close to 1, leave the loader alone. If it is large, [docs/troubleshooting.md](../docs/troubleshooting.md#the-gpu-waits-for-data-or-dali-is-not-faster) shows how to find the slow part. **Try it:** set `WORKERS` to your number of cores. Waiting ends, but on a CPU, the workers still use the step's cores.
 #
 # A **recorded H100** had more headroom. Rungs 1 and 3 computed nearly the same step on the same JPEG files: 1,080 images/s with Pillow in 12 workers, 1,735 with DALI. So rung 1 had a headroom of at least 1.6.
 #
@@ -164,7 +164,7 @@ step(one)  # the first one is slow on a GPU
 # - `prefetch_factor`: batches that each worker prepares ahead. They absorb slow images, but do not speed up decoding.
 # - `pin_memory=True`, with `non_blocking=True` in `.to(device)`: copy to a GPU from page-locked memory, which does not block the CPU.
 #
-# **Predict** the headroom of each row. Add a row of your own.
+# **Predict** the headroom of each row. Add your own row.
 
 # %%
 settings = {"num_workers=0": {}, f"num_workers={cores}": {"num_workers": cores}}
@@ -181,7 +181,7 @@ for name in settings:
     print(f"{name:20} {np.median(rates[name]):6,.0f} images/s, headroom {headroom}")
 
 # %% [markdown]
-# Workers decode during the step, so the gain can exceed their number. If your row is clearly faster, add it to the `DataLoader` in `runs/train.py`. No setting saves *decoding*: unpacking a JPEG's variable-length codes, transforming them to blocks of 8 × 8 pixels, upsampling colours. If headroom is left, each image has to cost less.
+# Workers decode during the step, so two can be more than twice as fast as none. If your row is clearly faster, add it to the `DataLoader` in `runs/train.py`. No setting saves *decoding*: unpacking a JPEG's variable-length codes, transforming them to blocks of 8 × 8 pixels, upsampling colours. If headroom is left, each image has to cost less.
 #
 # ## A pipeline in pieces
 #
