@@ -342,7 +342,7 @@ for name, guess in guesses.items():
     if DALI and name in rates:
         gain = workshop.ratio(np.divide(rates["DALI"], rates[name]))
         print(f"DALI ({fastest}) over {name}: {gain}; you predicted {guess:g}")
-medians = {name: np.median(values) for name, values in rates.items()}
+medians = {name: round(np.median(values)) for name, values in rates.items()}
 best = max(medians, key=medians.get)
 fig, axes = plt.subplots(figsize=(9, 3.4))
 workshop.ranges(axes, rates, "input")
@@ -351,8 +351,7 @@ axes.text(needed, -0.7, f"the device needs {needed:,.0f} ", ha="right")
 axes.set(xlabel=f"images/s on {cores} cores, {session.pixels} px: median, and each turn")
 title = f"{best} is the fastest: {medians[best] / needed:.0%} of what the device needs"
 fig.suptitle(title, x=0.01, ha="left")
-texts = [f"{name} {median:.0f}" for name, median in medians.items()]
-workshop.figure(fig, alt=f"Images per second: {', '.join(texts)}. Needed: {needed:.0f}.")
+workshop.figure(fig, alt=f"Images per second: {medians}. The device needs {needed:.0f}.")
 session.note("fastest_loader", f"{best}, {medians[best]:,.0f} images/s", "", "The fastest loader")
 
 # %% [markdown]
