@@ -16,7 +16,7 @@ from tqdm import tqdm
 from data_prep import remedies  # noqa: F401 - registers what to run against an error
 from rn50lib import lifetime
 from rn50lib.errors import TERMINATED, UserError, status_of
-from rn50lib.files import whole_output
+from rn50lib.files import format_bytes, whole_output
 
 
 def run_program(main: Callable[[], int | None]) -> NoReturn:
@@ -53,11 +53,6 @@ def refuse_denied() -> Iterator[None]:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
         raise UserError(f"{error.filename}: {error.strerror}") from error
-
-
-def format_bytes(count: float) -> str:
-    """Return a size in words: 12.3MB, 140GB (powers of ten)."""
-    return tqdm.format_sizeof(count, "B")
 
 
 def check_room(folder: str | os.PathLike, needed: int, what: str) -> None:

@@ -6,14 +6,15 @@ validation image, in the devkit's own order.
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import tarfile
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_prep.matfile import read_structs
-from rn50lib.errors import UserError
+from rn50lib.errors import UserError, first_line
 
 DEVKIT = "ILSVRC2012_devkit_t12"
 TRUTH = "ILSVRC2012_validation_ground_truth.txt"
@@ -22,10 +23,10 @@ _VAL_NUMBER = re.compile(r"ILSVRC2012_val_(\d{8})\.JPEG")
 
 @dataclass(frozen=True)
 class Devkit:
-    """The development kit: classes with their words, images of each, and the truth of val."""
+    """The development kit: classes with their words, images in train, and the truth of val."""
 
     words: dict[str, str]
-    train_images: dict[str, int]
+    train_images: int
     truth: list[str]  # the class of validation image 1, 2, …
 
     def class_of_val(self, name: str, where: Path) -> str:
@@ -57,17 +58,35 @@ def read_devkit(source: Path, given: Path | None) -> Devkit | None:
     if missing:
         raise UserError(f"{path}: {missing[0]} is not in this devkit; download it again")
     try:
-        synsets = read_structs(found["meta.mat"], "synsets")
-        leaves = [synset for synset in synsets if synset["num_children"] == 0]
-        by_id = {int(synset["ILSVRC2012_ID"]): str(synset["WNID"]) for synset in leaves}
-        words = {str(synset["WNID"]): str(synset["words"]) for synset in leaves}
-        counts = {str(s["WNID"]): int(s.get("num_train_images") or 0) for s in leaves}
-        truth = [by_id[int(line)] for line in found[TRUTH].split()]
-    except (ValueError, KeyError, TypeError) as error:
+        classes = _read_meta(found["meta.mat"])
+        by_number = {number: wnid for number, wnid, _, _ in classes}
+        truth = [by_number[int(line)] for line in found[TRUTH].split()]
+    except (ValueError, KeyError) as error:
         raise UserError(
             f"{path}: this devkit cannot be read ({error}); download it again"
         ) from None
-    return Devkit(words, counts, truth)
+    words = {wnid: words for _, wnid, words, _ in classes}
+    return Devkit(words, sum(images for *_, images in classes), truth)
+
+
+def _read_meta(data: bytes) -> list[tuple[int, str, str, int]]:
+    """Return number, WNID, words and images of each class in `meta.mat`; its checksum is tested.
+
+    Raises ValueError if it is damaged, or is something else.
+    """
+    from scipy.io import loadmat
+
+    fields = ("ILSVRC2012_ID", "WNID", "words", "num_train_images")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about a damaged variable, which is a text then
+            found = loadmat(io.BytesIO(data), simplify_cells=True, uint16_codec="utf-16-le")
+        # the others are groups of classes
+        leaves = [synset for synset in found["synsets"] if synset["num_children"] == 0]
+        rows = [[synset[field] for field in fields] for synset in leaves]
+        return [(int(n), str(wnid), str(words), int(images)) for n, wnid, words, images in rows]
+    except Exception as error:  # SciPy raises many types
+        raise ValueError(f"meta.mat: {first_line(error)}") from None
 
 
 def _from_folder(folder: Path, wanted: tuple[str, ...]) -> dict[str, bytes]:

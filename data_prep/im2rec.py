@@ -21,8 +21,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from data_prep.common import Progress, check_room, format_bytes, run_program
-from data_prep.encoding import frame
+from data_prep.common import Progress, check_room, run_program
 from data_prep.lists import (
     Found,
     classes_of_list,
@@ -40,9 +39,8 @@ from rn50lib.data.recordfile import crc32c
 from rn50lib.data.recordio import Reader, checksum_path, unpack
 from rn50lib.data.scan import LeftOut
 from rn50lib.errors import Parser, UserError, as_command, whole
-from rn50lib.files import check_file, lock_open, write_file
+from rn50lib.files import check_file, format_bytes, lock_open, write_file
 from rn50lib.hardware import usable_cores
-from rn50lib.hooks import function_in
 
 
 def make_list(prefix: str, root: str, recursive: bool = True) -> None:
@@ -107,7 +105,7 @@ def note(message: str) -> None:
 
 def pack_list(
     path_lst: Path, root: str, *, threads: int = 1, skip_bad: bool = False, quiet: bool = False,
-    transform: Callable[[bytes], bytes] | None = None, framing: Callable[[bytes], bytes] = frame,
+    transform: Callable[[bytes], bytes] | None = None,
 ) -> None:  # fmt: skip
     """Write the .rec, .idx and .crc next to a list.
 
@@ -137,7 +135,7 @@ def pack_list(
     path_rec = path_lst.with_suffix(".rec")
     if transform is None:
         check_room(path_lst.parent, record_bytes(sizes), path_rec.name)
-    writer = Writer(path_lst.with_suffix(""), framing=framing)
+    writer = Writer(path_lst.with_suffix(""))
     with writer, Progress(len(entries), path_rec.name, quiet=quiet) as progress:
         failed = pack(writer, root, entries, sizes, threads, transform, progress)
         _report_bad(failed, path_lst, skip_bad, "the record file was not put in place")
@@ -239,7 +237,7 @@ def ensure_records(root: str | os.PathLike, threads: int | None = None) -> Path:
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
-    """Parse the flags: MXNet's, --index, --checksums, --skip-bad, --quiet and --override."""
+    """Parse the flags: MXNet's, --index, --checksums, --skip-bad and --quiet."""
     parser = Parser(
         prog="python -m data_prep.im2rec",
         description="List the images of a folder (--list), then pack them into record files.",
@@ -261,8 +259,6 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         action="store_true",
         help="name bad images, and leave them out of the records and the list",
     )
-    add("--framing", metavar="FILE:FUNCTION",
-        help="frame the records with your function, such as mine.py:frame")  # fmt: skip
     add("--resize", type=int, default=0, metavar="PX", help="make the shorter side PX long")
     add("--quality", type=whole(1, 100), default=95, metavar="Q", help="of the JPEG, 1 to 100 (95)")
     arguments = parser.parse_args(argv)
@@ -284,16 +280,12 @@ def main(argv: list[str] | None = None) -> None:
     if arguments.list:
         make_list(prefix, root, arguments.recursive)
         return
-    framing = frame
-    if arguments.framing:
-        file, _, name = arguments.framing.rpartition(":")
-        framing = function_in(Path(file), name, f"--framing {arguments.framing}")
     transform = None
     if not arguments.pass_through:
         transform = functools.partial(reencode, resize=arguments.resize, quality=arguments.quality)
     pack_list(
         Path(f"{prefix}.lst"), root, threads=arguments.num_thread, transform=transform,
-        skip_bad=arguments.skip_bad, quiet=arguments.quiet, framing=framing,
+        skip_bad=arguments.skip_bad, quiet=arguments.quiet,
     )  # fmt: skip
 
 

@@ -16,13 +16,14 @@ import sys
 from pathlib import Path
 
 from data_prep import processes
-from data_prep.common import Progress, check_room, format_bytes, run_program
+from data_prep.common import Progress, check_room, run_program
 from data_prep.devkit import DEVKIT
 from data_prep.layouts import Plan, make_plan
 from data_prep.lists import write_classes
 from data_prep.output import OutputFolder
 from data_prep.unpacking import prepare
 from rn50lib.errors import Parser, UserError, whole
+from rn50lib.files import format_bytes
 
 KNOWN = {"train": 1_281_167, "val": 50_000}
 """Images of ILSVRC 2012, which has 1000 classes."""
@@ -49,7 +50,6 @@ def unpack(
     if out.exists():
         raise UserError(f"{out}: this is there already; name a new folder")
     done = {"train": 0, "val": 0}
-    out.parent.mkdir(parents=True, exist_ok=True)
     with folder:
         if not folder.resumed:
             check_room(out.parent, plan.size, f"unpacking {plan.form}")

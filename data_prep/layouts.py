@@ -105,8 +105,8 @@ def _plan_archives(source: Path, kit: Devkit | None) -> Plan:
         plan.wnids = plan.wnids or sorted(inner)
         _check_known(set(inner), plan, train)
         plan.tasks += [inner[wnid] for wnid in sorted(inner)]
-        if kit and any(kit.train_images.values()):
-            plan.expected["train"] = sum(kit.train_images.values())
+        if kit:
+            plan.expected["train"] = kit.train_images
         plan.images["train"] = plan.expected.get("train", train.stat().st_size // 115_000)
     if val.exists():
         if kit is None:
@@ -144,7 +144,7 @@ def _plan_folders(
         _check_known(set(classes), plan, split)
         plan.add_split(split, classes)
     if kit:
-        plan.expected = {"train": sum(kit.train_images.values()), "val": len(kit.truth)}
+        plan.expected = {"train": kit.train_images, "val": len(kit.truth)}
     return plan
 
 

@@ -29,7 +29,7 @@ def _is_table(path: Path) -> bool:
 
 
 def _is_record_file(path: Path) -> bool:
-    """Return True if a file begins like a record, or has an index as one of your framing does."""
+    """Return True if a file begins like a record, or has an index, as a damaged one does."""
     with open(path, "rb") as file:
         return file.read(4) == MAGIC_BYTES or path.with_suffix(".idx").exists()
 
@@ -46,22 +46,16 @@ KINDS: dict[str, tuple[str, Callable[[Path], bool]]] = {
 def new_files(*paths: str | os.PathLike) -> Iterator[list[BinaryIO]]:
     """Open new files that replace ``paths`` if the block succeeds; see ``rn50lib.files.replacing``.
 
-    Raises UserError if the folder is missing or cannot be written to, if a file there is of a
-    different kind than its name says, or if the disk is full.
+    Raises UserError if the folder cannot be written to, if a file there is of a different kind than
+    its name says, or if the disk is full.
     """
     targets = [Path(path) for path in paths]
-    folder, first = targets[0].parent, targets[0].name
-    if not folder.is_dir():
-        raise UserError(f"{folder}: there is no such folder to write {first} to")
-    if not os.access(folder, os.W_OK):
-        raise UserError(f"{folder}: cannot write there (no permission)")
     try:
         with contextlib.ExitStack() as stack:
             drafts = []
             for target in targets:
                 check_file(target)
-                if kind := KINDS.get(target.suffix):
-                    check_output(target, "the output", *kind)
+                check_output(target, "the output", *KINDS[target.suffix])
                 _remove_drafts(target)
                 drafts.append(stack.enter_context(replacing(target)))
             # Opened last, so that all are closed before the first is put in place.
@@ -70,8 +64,8 @@ def new_files(*paths: str | os.PathLike) -> Iterator[list[BinaryIO]]:
         if error.errno not in FULL:
             raise
         raise UserError(
-            f"{folder}: the disk is full, so {first} was not written; an earlier one is untouched. "
-            "Make room and run the command again"
+            f"{targets[0].parent}: the disk is full, so {targets[0].name} was not written; an"
+            " earlier one is untouched. Make room and run the command again"
         ) from error
 
 
@@ -128,8 +122,6 @@ class OutputFolder:
         return mark.exists() and mark.read_text() == self.stamp
 
     def __enter__(self) -> OutputFolder:
-        if self.path.exists() and not self.path.is_dir():
-            raise UserError(f"{self.path}: this is a file; name a folder to write to")
         if self.path.is_mount():
             raise UserError(f"{self.path}: this is a mount point; name a folder below it")
         self.path.parent.mkdir(parents=True, exist_ok=True)

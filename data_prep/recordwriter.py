@@ -26,55 +26,35 @@ Bad = list[tuple[str, str]]
 
 
 class Writer:
-    """A context manager that writes PREFIX.rec and .idx and, with the usual framing, .crc.
+    """A context manager that writes PREFIX.rec, .idx and .crc.
 
-    The files appear, complete, if the ``with`` block succeeds. ``framing`` is the function that
-    frames one payload; a reader may be unable to undo another one, so it gets no checksums.
-    Raises UserError if a key occurs twice, the folder cannot be written to, or the disk is full.
+    The files appear, complete, if the ``with`` block succeeds. Every record needs its own key.
+    Raises UserError if the folder cannot be written to, or the disk is full.
     """
 
-    def __init__(
-        self, prefix: str | os.PathLike, *, framing: Callable[[bytes], bytes] = frame
-    ) -> None:
-        self.path_rec = Path(f"{os.fspath(prefix)}.rec")
-        self.path_crc = checksum_path(self.path_rec)
+    def __init__(self, prefix: str | os.PathLike) -> None:
+        path_rec = Path(f"{os.fspath(prefix)}.rec")
         self.count = self.size = 0  # records and bytes written so far
-        self.framing = framing
-        self.checked = framing is frame  # whether a file of checksums is written
-        paths = [self.path_rec, Path(f"{os.fspath(prefix)}.idx")]
-        self._outputs = new_files(*paths, *([self.path_crc] if self.checked else []))
-        self._keys: set[int] = set()
+        self._outputs = new_files(path_rec, path_rec.with_suffix(".idx"), checksum_path(path_rec))
 
     def __enter__(self) -> Writer:
         self._files = self._outputs.__enter__()
         return self
 
     def write(self, key: int, payload: bytes) -> None:
-        """Append one record (``pack_header``'s header and the image) under a new key."""
-        if key in self._keys:
-            raise UserError(
-                f"{self.path_rec.with_suffix('.idx')}: the key {key} comes twice; give "
-                "every record its own"
-            )
-        self._keys.add(key)
-        self.append(key, *self.frame(payload))
-
-    def frame(self, payload: bytes) -> tuple[bytes, int]:
-        """Return the framed record and the checksum of its payload (0 if none is written)."""
-        return self.framing(payload), crc32c(payload) if self.checked else 0
+        """Append one record: ``pack_header``'s header and the image."""
+        self.append(key, frame(payload), crc32c(payload))
 
     def append(self, key: int, record: bytes, checksum: int) -> None:
+        """Append a framed record and the checksum of its payload."""
         self._files[0].write(record)
         self._files[1].write(b"%d\t%d\n" % (key, self.size))
-        if self.checked:
-            self._files[2].write(b"%d\t%d\n" % (self.size, checksum))
+        self._files[2].write(b"%d\t%d\n" % (self.size, checksum))
         self.size += len(record)
         self.count += 1
 
     def __exit__(self, *error: object) -> None:
         self._outputs.__exit__(*error)  # type: ignore[arg-type]
-        if error[0] is None and not self.checked:  # those of a file that was there before
-            self.path_crc.unlink(missing_ok=True)
 
 
 def check_files(entries: list[Entry], root: str) -> tuple[list[Entry], list[int], Bad]:
@@ -135,14 +115,7 @@ def pack(
             bad.append((path, f"it cannot be written as a JPEG ({error})"))
             return b"", 0
         payload = pack_header(entry.labels[0], entry.key, image)
-        framing = getattr(writer.framing, "__name__", "the framing")  # may be a learner's
-        try:
-            record, checksum = writer.frame(payload)
-        except Exception as error:
-            raise UserError(f"{path}: {framing} fails on this image: {error!r}") from error
-        if not isinstance(record, bytes | bytearray) or not record:
-            raise UserError(f"{path}: {framing} gives {record!r:.40} for this image, not a record")
-        return record, checksum
+        return frame(payload), crc32c(payload)
 
     runs = list(_cut(entries, sizes))
     framed = in_order(lambda run: [frame_image(*image) for image in run], runs, threads)

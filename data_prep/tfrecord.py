@@ -18,19 +18,18 @@ import re
 from pathlib import Path
 
 from data_prep import processes
-from data_prep.common import Progress, check_room, format_bytes, run_program
+from data_prep.common import Progress, check_room, run_program
 from data_prep.encoding import write_sidecar
 from data_prep.lists import read_words, write_classes
 from data_prep.output import COMPLETE, STAMP, OutputFolder, finish_swap, refuse_others
-from data_prep.tfrecordwriter import describe_images, format_index, prepare
+from data_prep.tfrecordwriter import format_index, image_names, prepare
 from rn50lib.data.classes import check_agreement
-from rn50lib.data.recordio import Reader
 from rn50lib.data.sampler import epoch_order
-from rn50lib.data.scan import describe_contents
-from rn50lib.data.source import Source, open_source
+from rn50lib.data.scan import SPLITS, describe_contents
+from rn50lib.data.source import ShardSource, Source, open_source
 from rn50lib.data.tfrecord import SPLIT_PREFIX, TFRecordReader, find_shards, index_path, shard_name
 from rn50lib.errors import Parser, UserError, whole
-from rn50lib.files import NAMES, write_file
+from rn50lib.files import NAMES, format_bytes, write_file
 
 SHARD_BYTES = 128e6  # about the size of a shard if no number is given; readers interleave 4
 EXAMPLE_BYTES = 400  # what the other features and the framing add to an image, at most
@@ -67,7 +66,7 @@ def convert(
     out = Path(out) if out else root / "tfrecord"
     refuse_others(out, _OURS.match)
     sources = _open_sources(root, data_format, quiet)
-    sizes = {split: image_bytes(source) for split, source in sources.items()}
+    sizes = {split: stored_bytes(source) for split, source in sources.items()}
     counts = {}
     for split, source in sources.items():
         fitting = min(1024, max(4, round(sum(sizes[split]) / SHARD_BYTES)))
@@ -86,16 +85,17 @@ def convert(
         if folder.finished:
             return out
         (folder.part / "index").mkdir(exist_ok=True)
-        words = read_words(root)
         orders = {split: epoch_order(len(source), seed, 0) for split, source in sources.items()}
         tasks = []
         for split, source in sources.items():
+            names = image_names(source)
             for number in range(counts[split]):
                 path = folder.part / shard_name(split, number, counts[split])
                 first, last = (len(source) * n // counts[split] for n in (number, number + 1))
                 if not (index_path(path).exists() and path.exists()):
-                    images = describe_images(source, orders[split][first:last])
-                    tasks.append([split, path.name, images])
+                    images = orders[split][first:last].tolist()
+                    tasks.append([split, path.name, images, [names[i] for i in images]])
+        words = read_words(root)
         classes = check_agreement([source.classes for source in sources.values()], str(root))
         if classes.known:
             write_classes(folder.part, classes, words)
@@ -105,7 +105,7 @@ def convert(
             "size": size,
             "classes": list(classes),
             "words": words,
-            "records": {s: str(v.path) for s, v in sources.items() if v.format == "recordio"},
+            "sources": sources,
         }
         total, written = sum(len(task[2]) for task in tasks), 0
         with Progress(total, "writing shards", quiet=quiet) as progress:
@@ -157,13 +157,11 @@ def _open_sources(root: Path, data_format: str, quiet: bool) -> dict[str, Source
     return sources
 
 
-def image_bytes(source: Source) -> list[int]:
+def stored_bytes(source: Source) -> list[int]:
+    """Return the size of each image file, or of the record file."""
     if source.format == "files":
         return [os.stat(source.name(i)).st_size for i in range(len(source))]
-    reader = Reader(source.path)
-    stops = sorted([*reader.offsets.tolist(), os.path.getsize(source.path)])
-    after = dict(zip(stops, stops[1:], strict=False))
-    return [after[offset] - offset for offset in reader.offsets.tolist()]
+    return [os.path.getsize(source.path)]
 
 
 def fingerprint(source: Source, sizes: list[int]) -> str:
@@ -175,25 +173,16 @@ def fingerprint(source: Source, sizes: list[int]) -> str:
     return digest.hexdigest()
 
 
-def rebuild_indexes(folder: str | os.PathLike) -> int:
-    """Rewrite index/SHARD.idx for all shards in a folder; return the number of records."""
-    folder = Path(folder)
-    (folder / "index").mkdir(exist_ok=True)
+def rebuild_indexes(folder: Path) -> None:
+    """Rewrite index/SHARD.idx for all shards in a folder."""
     total = 0
-    for split in SPLIT_PREFIX:
-        try:
-            shards = find_shards(folder, split)
-        except UserError:
-            if split == "train":
-                raise
-            continue
-        for shard in shards:
+    for split in [split for split in SPLITS if ShardSource.holds(folder, split)] or ["train"]:
+        for shard in find_shards(folder, split):
             records = TFRecordReader(shard).records()
             entries = [(offset, len(data) + 16) for offset, data in records]
             write_file(index_path(shard), format_index(entries))
             total += len(entries)
     print(f"{folder}: indexes of {total:,} records")
-    return total
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
@@ -222,7 +211,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> None:
     flags = vars(parse(argv))
     if flags.pop("index"):
-        rebuild_indexes(flags["root"])
+        rebuild_indexes(Path(flags["root"]))
         return
     counts = {"train": flags.pop("train_shards"), "val": flags.pop("val_shards")}
     convert(**flags, shards={split: count for split, count in counts.items() if count})

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import os
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from PIL import Image, ImageOps
 
@@ -98,34 +98,29 @@ def format_index(entries: Sequence[tuple[int, int]]) -> bytes:
 # -- a shard of images --------------------------------------------------------------------------
 
 
-def describe_images(source: Source, positions: Any) -> list[list]:
-    """Return [label, name, path or position] of each image, for the worker that writes it."""
+def image_names(source: Source) -> list[str]:
+    """Return the file name of each image; of a record, by its list, else its key."""
     if source.format == "files":
-        start = len(str(source.path)) + 1
-        return [
-            [int(source.labels[i]), source.name(i)[start:], source.name(i)]
-            for i in positions.tolist()
-        ]
+        return [os.path.basename(source.name(i)) for i in range(len(source))]
     path_lst = source.path.with_suffix(".lst")
-    names = {e.key: e.path for e in read_list(path_lst)} if path_lst.exists() else {}
-    reader = Reader(source.path)
-    keys = reader.keys.tolist()
-    return [
-        [int(source.labels[i]), names.get(keys[i], str(keys[i])), i] for i in positions.tolist()
-    ]
+    names = (
+        {e.key: os.path.basename(e.path) for e in read_list(path_lst)} if path_lst.exists() else {}
+    )
+    return [names.get(key, str(key)) for key in Reader(source.path).keys.tolist()]
 
 
 def prepare(settings: dict) -> Callable[[list], int]:
-    """Return the worker's function: it writes a shard [split, name, images], returns its bytes."""
+    """Return the worker's function.
+
+    It writes a shard [split, shard's name, images' numbers, images' names], and returns its bytes.
+    """
     out = Path(settings["out"])
-    readers: dict[str, Reader] = {}
 
     def write(task: list) -> int:
-        split, name, images = task
-        path, index = out / name, index_path(out / name)
-        if split in settings["records"] and split not in readers:
-            readers[split] = Reader(settings["records"][split])
-        examples = _examples(images, readers.get(split), settings)
+        split, shard, *images = task
+        path, index = out / shard, index_path(out / shard)
+        source = settings["sources"][split]
+        examples = (_example(source, i, name, settings) for i, name in zip(*images, strict=True))
         try:
             with replacing(path) as draft, open(draft, "wb") as file:
                 entries = write_records(file, examples)
@@ -142,35 +137,25 @@ def prepare(settings: dict) -> Callable[[list], int]:
     return write
 
 
-def _examples(images: list[list], reader: Reader | None, settings: dict) -> Iterator[bytes]:
-    classes, words = settings["classes"], settings["words"]
-    for label, name, item in images:
-        if reader is None:
-            where = item
-            with open(item, "rb", buffering=0) as file:
-                data = file.read()
-        else:
-            where = f"{reader.path_rec}: record with key {reader.keys[item]}"
-            data = reader[item][1]
-        if settings["schema"] == "slides":
-            yield _slides_example(decode_image(data, where), label, settings["size"])
-            continue
-        image = open_image(data, where)
-        synset = classes[label]
-        yield serialize_example(
-            {
-                "image/encoded": data,
-                "image/format": "PNG" if image.format == "PNG" else "JPEG",
-                "image/colorspace": "RGB",
-                "image/channels": 3,
-                "image/height": image.height,
-                "image/width": image.width,
-                "image/filename": os.path.basename(name),
-                "image/class/label": label + 1,  # 0 is unused, by convention
-                "image/class/synset": synset,
-                "image/class/text": words.get(synset, synset),
-            }
-        )
+def _example(source: Source, i: int, name: str, settings: dict) -> bytes:
+    data, where, label = source.read(i), source.name(i), int(source.labels[i])
+    if settings["schema"] == "slides":
+        return _slides_example(decode_image(data, where), label, settings["size"])
+    image, synset = open_image(data, where), settings["classes"][label]
+    return serialize_example(
+        {
+            "image/encoded": data,
+            "image/format": "PNG" if image.format == "PNG" else "JPEG",
+            "image/colorspace": "RGB",
+            "image/channels": 3,
+            "image/height": image.height,
+            "image/width": image.width,
+            "image/filename": name,
+            "image/class/label": label + 1,  # 0 is unused, by convention
+            "image/class/synset": synset,
+            "image/class/text": settings["words"].get(synset, synset),
+        }
+    )
 
 
 def _slides_example(image: Image.Image, label: int, size: int) -> bytes:

@@ -1,13 +1,14 @@
-"""Keep the memory that a process frees, so that its next large arrays cost no page faults.
+"""A process on a CPU: it keeps the memory that it frees, and threads that wait soon sleep.
 
 glibc returns large blocks to the kernel at every free, and each training step frees its
-activations. A process that starts reads GLIBC_TUNABLES; one that runs can call `keep_memory`.
-benchmarks/README.md says how to measure without it.
+activations: the next arrays cost page faults. A process that starts reads GLIBC_TUNABLES; one that
+runs can call `keep_memory`. benchmarks/README.md says how to measure without it.
 """
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Mapping
 
 # Huge pages (2 MB) need fewer address lookups.
 ALLOCATOR = ":".join(
@@ -22,3 +23,12 @@ def keep_memory() -> None:
     if mallopt is not None:
         mallopt(-4, 0)  # M_MMAP_MAX: mallopt limits the threshold, so large arrays do without mmap
         mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD: the largest int
+
+
+def spins(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variable that lets OpenMP's waiting threads spin 2,000 times, if none is set.
+
+    The default is 300,000. If another program takes a core, a step is then ten times as long. Set
+    it before PyTorch is imported.
+    """
+    return {} if {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & env.keys() else {"GOMP_SPINCOUNT": "2000"}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
 from typing import NoReturn
 
 from rn50 import remedies  # noqa: F401 - registers what to run against an error
+from rn50.allocator import spins
 from rn50.verbs import MODULES, VERBS
 from rn50lib.errors import status_of
 from rn50lib.files import whole_output
@@ -39,6 +41,7 @@ def run_verb(argv: list[str]) -> int:
         meant = f"did you mean `rn50 {close[0]}`?" if close else f"there are {', '.join(VERBS)}"
         print(f"error: no verb {verb!r}: {meant}", file=sys.stderr)
         return 2
+    os.environ |= spins(os.environ)  # before PyTorch is imported
     return status_of(lambda: function_of(verb)(rest))
 
 

@@ -33,10 +33,7 @@ def has_key(key: str) -> Callable[[Path], bool]:
     """Return a test for `check_output`: is a file a JSON object with this key?"""
 
     def test(path: Path) -> bool:
-        try:
-            content = read_json(path)
-        except (OSError, ValueError):
-            return False
+        content = read_json(path)
         return isinstance(content, dict) and key in content
 
     return test

@@ -28,7 +28,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rn50.allocator import ALLOCATOR
+from rn50.allocator import ALLOCATOR, spins
 from rn50lib.config import Resolved, TrainConfig, slots
 from rn50lib.distributed.launch_env import RANKS
 from rn50lib.errors import TERMINATED, UserError
@@ -41,8 +41,8 @@ WORKER = ["-m", "rn50lib.train", "--config"]  # and the file of its configuratio
 
 # mpirun passes these environment variables to workers on other hosts, and nothing else
 FORWARDED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "GLIBC_TUNABLES", "OMP_NUM_THREADS",
-             "MKL_NUM_THREADS", "PYTHONUNBUFFERED", "PYTHONWARNINGS",
-             "TF_CPP_MIN_LOG_LEVEL")  # fmt: skip
+             "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "MKL_NUM_THREADS", "PYTHONUNBUFFERED",
+             "PYTHONWARNINGS", "TF_CPP_MIN_LOG_LEVEL")  # fmt: skip
 
 SAVE_S = 60.0  # after SIGTERM: the workers write a checkpoint
 GRACE_S = 5.0  # after a worker failed, or Ctrl-C: the others may end by themselves
@@ -165,8 +165,8 @@ def with_library(env: dict[str, str]) -> dict[str, str]:
     here = str(Path(__file__).resolve().parent.parent)
     paths = [p for p in env.get("PYTHONPATH", "").split(os.pathsep) if p]
     if here not in paths:
-        env["PYTHONPATH"] = os.pathsep.join([here, *paths])
-    return env
+        paths = [here, *paths]
+    return {**env, "PYTHONPATH": os.pathsep.join(paths), **spins(env)}
 
 
 def rank_environment(config: TrainConfig) -> dict[str, str]:

@@ -191,22 +191,22 @@ def write_file(
                 content(draft)
             else:
                 data = content.encode(errors=NAMES) if isinstance(content, str) else content
-                needed = f"{in_bytes(len(data))} needed, "
+                needed = f"{format_bytes(len(data))} needed, "
                 draft.write_bytes(data)
     except OSError as error:
         folder = Path(os.path.realpath(path)).parent  # of a link, the disk that it leads to
         free = shutil.disk_usage(folder).free if folder.is_dir() else 0
         raise UserError(
-            f"{path} cannot be written: {error.strerror or error} ({needed}{in_bytes(free)} free);"
-            f" {remedy}"
+            f"{path} cannot be written: {error.strerror or error} ({needed}{format_bytes(free)}"
+            f" free); {remedy}"
         ) from error
 
 
-def in_bytes(count: int) -> str:
-    """Return a number of bytes in words: "812 B", "64 kB", "102.4 MB"."""
-    if count < 1000:
-        return f"{count} B"
-    return f"{count / 1e3:.0f} kB" if count < 1e6 else f"{count / 1e6:.1f} MB"
+def format_bytes(count: float) -> str:
+    """Return a size in words: 12.3MB, 140GB (powers of ten)."""
+    from tqdm import tqdm
+
+    return tqdm.format_sizeof(count, "B")
 
 
 def lock(path: Path, name: str) -> contextlib.AbstractContextManager[Any]:

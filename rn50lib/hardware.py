@@ -143,7 +143,7 @@ def driver(devices: str | None = None) -> Driver:
     try:
         version, cuda = nvml.nvmlSystemGetDriverVersion(), nvml.nvmlSystemGetCudaDriverVersion()
         count = nvml.nvmlDeviceGetCount()
-        found = tuple(_read_gpus(nvml, version, count, devices))
+        found = _read_gpus(nvml, version, count, devices)
     except nvml.NVMLError as error:
         return Driver(problem=str(error))
     finally:
@@ -152,12 +152,14 @@ def driver(devices: str | None = None) -> Driver:
     return Driver(version, (cuda // 1000, cuda % 1000 // 10), found, problem)
 
 
-def _read_gpus(nvml: Any, version: str, count: int, devices: str | None) -> Iterator[Gpu]:
-    """Yield all GPUs, or those of a value of CUDA_VISIBLE_DEVICES, as CUDA does.
+def _read_gpus(nvml: Any, version: str, count: int, devices: str | None) -> tuple[Gpu, ...]:
+    """Return all GPUs, or those of a value of CUDA_VISIBLE_DEVICES, as CUDA does.
 
     CUDA reads indexes and beginnings of UUIDs, up to the first that is not there. The UUID of a MIG
-    slice is that of a small GPU, and a process sees one slice. Raises NVMLError for a lost GPU.
+    slice is that of a small GPU: a process sees one slice, and then no whole GPU. Raises NVMLError
+    for a lost GPU.
     """
+    found: list[Gpu] = []
     words = [*map(str, range(count))] if devices is None else devices.split(",")
     for word in map(str.strip, words):
         try:
@@ -167,14 +169,16 @@ def _read_gpus(nvml: Any, version: str, count: int, devices: str | None) -> Iter
         except nvml.NVMLError:
             if devices is None:
                 raise
-            return
+            break
         name, memory, uuid = nvml.nvmlDeviceGetName(handle), 0, nvml.nvmlDeviceGetUUID(handle)
         with contextlib.suppress(nvml.NVMLError):  # a GPU that shares the host's memory
             memory = nvml.nvmlDeviceGetMemoryInfo(handle).total
         capability = tuple(nvml.nvmlDeviceGetCudaComputeCapability(whole))
-        yield Gpu(nvml.nvmlDeviceGetIndex(whole), name, memory, capability, version, uuid)
+        gpu = Gpu(nvml.nvmlDeviceGetIndex(whole), name, memory, capability, version, uuid)
         if word.startswith("MIG-"):
-            return
+            return (gpu,)
+        found.append(gpu)
+    return tuple(found)
 
 
 def _handle(nvml: Any, word: str, count: int) -> Any:

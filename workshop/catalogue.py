@@ -171,8 +171,6 @@ EXERCISES = (
              needs="tensorflow"),
     Exercise("ex05.headroom", "headroom", FILL, "medium", 12,
              "time the loader alone, the device alone and both, and find what limits training"),
-    Exercise("ex05.graph", "graph", FILL, "hard", 16,
-             "build a DALI graph that reads, crops, mirrors and normalises", needs="nvidia.dali"),
     Exercise("ex05.exact", "valid", FILL, "medium", 10,
              "count every image once in a validation with padded batches"),
     Exercise("ex06.memory", "megabytes", PREDICT, "medium", 8,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rn50 import plot
+from rn50.allocator import spins
 from rn50lib import hardware
 from rn50lib.config import FLAGS
 from rn50lib.errors import UserError
@@ -34,8 +35,7 @@ def start(number: str, profile: str = "auto") -> Session:
     catalogue.lesson(number.removeprefix("ex"))
     machine = hardware.machine()
     chosen, reason = choose_profile(profile, machine)
-    if chosen == "ci":  # spinning threads would take cores from others
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ |= spins(os.environ)  # for the notebook's scripts
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no lines about the processor
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # nor when a profiler starts and stops
     programs, path = str(Path(sys.executable).parent), os.environ.get("PATH", "")

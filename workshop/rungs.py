@@ -130,16 +130,27 @@ def _draw_gains(
     h100 = {GPUS[name].split(".")[2]: rate for name, rate in gpus.items() if "H" in name}
     there = {rung: new / old for (_, old), (rung, new) in itertools.pairwise(h100.items())}
     said, colour = "", plot.MEANING["recorded"]
+    found = {name: ratio(one["gains"]) for name, one in rungs.items() if "gains" in one}
+    shown = {name: [gain.median] for name, gain in found.items()}
+    for name in found:
+        rung, _ = split(name)
+        shown[name] += [marks[rung] for marks in (guesses, there) if rung in marks]
+    # a turn that something else slowed down would stretch the axis
+    end = 1.3 * max(2.0, *itertools.chain.from_iterable(shown.values()))
+    axes.set_xlim(0, end)
     axes.axvline(1, color="black", lw=1)
     for row, (name, one) in enumerate(rungs.items()):
-        if "gains" not in one:
+        if name not in found:
             continue
-        found, (rung, _) = ratio(one["gains"]), split(name)
-        axes.hlines(row, found.low, found.high, color="black", lw=2)
-        axes.plot(found.median, row, "ko", mfc="black" if found.clear else "white", ms=8)
-        axes.annotate(f"{found.median:.2f}", (found.median, row), (0, 8), ha="center",
-                      textcoords="offset points", weight="bold")  # fmt: skip
-        said += f" Rung {name[0]} over rung {one['over'][0]}: {found}"
+        gain, (rung, _) = found[name], split(name)
+        axes.hlines(row, gain.low, min(gain.high, end), color="black", lw=2)
+        if gain.high > end:
+            axes.plot(end, row, "k>", ms=7, clip_on=False)
+        axes.plot(gain.median, row, "ko", mfc="black" if gain.clear else "white", ms=8)
+        axes.annotate(f"{gain.median:.2f}", (gain.median, row), (0, 8), ha="center",
+                      textcoords="offset points", weight="bold",
+                      bbox={"color": "white", "pad": 0})  # fmt: skip
+        said += f" Rung {name[0]} over rung {one['over'][0]}: {gain}"
         if rung in guesses:
             axes.plot(guesses[rung], row + 0.25, "kD", mfc="none", ms=7, label="your prediction")
             said += f"; predicted {guesses[rung]:.2f}"
@@ -147,8 +158,6 @@ def _draw_gains(
             axes.plot(there[rung], row + 0.25, "s", color=colour, ms=7, label="one H100, recorded")
             said += f"; H100 {there[rung]:.2f}"
         said += "."
-    low, high = axes.get_xlim()
-    axes.set_xlim(min(0.5, low), max(2, high))
     axes.set_xlabel("times the rung before: median and range\n(hollow: no clear difference)")
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")

@@ -78,7 +78,8 @@ class Steps:
 def trace(file: str | PathLike, show: bool = True, of: str = "step") -> dict[str, float]:
     """Show a figure of one step and a table of all; return the milliseconds per step by kind.
 
-    The figure is a timeline or, if one thread did all, the time of each kind in parts of the step.
+    The figure is a timeline or, if one thread did all, the time of each kind in parts of the step;
+    if the step has no parts, there is only the table.
     Without `show`, only return them. `of` is what the figure and the table call a step.
     They add up to the step. If the trace has GPU kernels, they are times of the GPU: what runs at
     the same time counts once, computation before copies and exchange, and `waiting` is what is
@@ -98,7 +99,9 @@ def trace(file: str | PathLike, show: bool = True, of: str = "step") -> dict[str
     if not show:
         return ms
     exchange = total(painted([span for span in spans if span[2] == "exchange"])) / count
-    output.Slot().update(draw(found, timeline, ms, of))
+    ranges = {name for lane in found.host for *_, name in lane.ranges}
+    if len(found.host) + len(found.gpu) > 1 or len(ranges) > 1:  # else the table says it all
+        output.Slot().update(draw(found, timeline, ms, of))
     whole = sum(ms.values())
     where = "GPU" if found.gpu else "processor"
     longest = sorted(ms.items(), key=lambda item: -item[1])

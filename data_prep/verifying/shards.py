@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 from data_prep.verifying.folders import Part
 from data_prep.verifying.images import Images
@@ -14,13 +13,11 @@ from rn50lib.data.tfrecord import (
     IMAGE,
     LABEL,
     TFRecordReader,
+    example_value,
     find_shards,
     index_path,
-    parse_example,
 )
 from rn50lib.errors import UserError
-
-FEATURES = {IMAGE: bytes, LABEL: int}
 
 
 def read_shards(path: Path, split: str) -> Part:
@@ -72,32 +69,13 @@ def check_shard(found: Images, path: Path) -> None:
 
 def _check_example(found: Images, path: Path, offset: int, data: bytes) -> None:
     """Add an example's image, and what training cannot use."""
-
-    def add(kind: str, text: str) -> None:
-        found.problems.add(kind, path, text, offset)
-
     try:
-        example: dict[str, Any] = parse_example(data)  # type: ignore[assignment]
-    except ValueError as error:
-        add("example", f"not a tf.train.Example: {error}")
+        image = example_value(data, str(path), IMAGE)
+        label = example_value(data, str(path), LABEL) - 1  # counted from 1 there
+    except UserError as error:
+        found.problems.add("example", path, error.args[0], offset)
         return
-    if problem := _check_features(example):
-        add("example", problem)
-        return
-    label = example[LABEL][0] - 1  # counted from 1 there
     good = 0 <= label < 2**31
     if not good:
-        add("label", f"the label is {label + 1}; they begin at 1")
-    found.check(f"{path}, offset {offset:,}", label if good else -1, example[IMAGE][0])
-
-
-def _check_features(example: dict[str, Any]) -> str | None:
-    """Return which of the FEATURES is missing or has the wrong type."""
-    for name, type_ in FEATURES.items():
-        values = example.get(name)
-        if values is None or len(values) != 1:
-            count = "missing" if values is None else f"there {len(values)} times"
-            return f"the feature {name} is {count}; found {', '.join(sorted(example)) or 'none'}"
-        if not isinstance(values[0], type_):
-            return f"the feature {name} has the wrong type"
-    return None
+        found.problems.add("label", path, f"the label is {label + 1}; they begin at 1", offset)
+    found.check(f"{path}, offset {offset:,}", label if good else -1, image)

@@ -1,4 +1,4 @@
-"""Shared by the six scripts: data, initial weights, and the output file.
+"""Shared by the five scripts: data, initial weights, and the output file.
 
 The network: a 3 x 3 convolution with stride 2, ReLU, the mean over the image, a linear layer.
 """

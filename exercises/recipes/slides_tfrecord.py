@@ -1,6 +1,6 @@
 """The slides' recipe 2: TensorFlow 1's queues read the images, and nothing is fed.
 
-    python exercises/recipes/slides_write_tfrecord.py --image_size 64
+    python -m data_prep.tfrecord data/two-signs signs --schema slides --size 64 --train-shards 1
     horovodrun -np 2 --gloo python exercises/recipes/slides_tfrecord.py \\
         --image_size 64 --last_step 60
 
@@ -17,7 +17,7 @@ tf.logging.set_verbosity(tf.logging.INFO)
 tf.get_logger().propagate = False  # TensorFlow 2 would print each line twice
 
 flags = tf.app.flags
-flags.DEFINE_string("tfrec_fname", "signs.tfrecords", "what slides_write_tfrecord.py wrote")
+flags.DEFINE_string("tfrec_fname", "signs/train-00000-of-00001", "what data_prep.tfrecord wrote")
 flags.DEFINE_integer("image_size", 223, "height and width in pixels, as written")
 flags.DEFINE_integer("last_step", 20000, "steps")
 flags.DEFINE_integer("num_epochs", 10, "passes over the file")

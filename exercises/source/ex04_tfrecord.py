@@ -49,36 +49,13 @@ workshop.check("ex04.hunt", wrong_lines)
 #
 # Now write the pipeline, for files as on the slides. Their records have `height`, `width`, the raw pixels `img_raw` (`tf.io.decode_raw` returns them as numbers), and the `label`, a float that counts from 0.
 #
-# The next cell shows how one is written. It first hides the GPUs, because TensorFlow would reserve their memory, and this notebook only reads images.
+# The next cell hides the GPUs, because TensorFlow would reserve their memory, and this notebook only reads images.
 
 # %%
 import os
 
-import numpy as np
-
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # errors only
-
-
-def record(pixels, label):
-    """Return a uint8 image (height, width, 3) and its label as the bytes of a tf.train.Example."""
-    import tensorflow as tf
-
-    height, width, _ = pixels.shape
-    numbers, floats, text = tf.train.Int64List, tf.train.FloatList, tf.train.BytesList
-    feature = {
-        "height": tf.train.Feature(int64_list=numbers(value=[height])),
-        "width": tf.train.Feature(int64_list=numbers(value=[width])),
-        "img_raw": tf.train.Feature(bytes_list=text(value=[pixels.tobytes()])),
-        "label": tf.train.Feature(float_list=floats(value=[label])),
-    }
-    return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
-
-
-if workshop.has("tensorflow"):
-    import tensorflow as tf
-
-    print(tf.train.Example.FromString(record(np.zeros((1, 2, 3), np.uint8), 1.0)))
 
 # %% [markdown]
 # Write `read(shards, rank, size, batch, steps, seed)`, which returns a `tf.data.Dataset` of one rank's batches from the files in the list `shards`.

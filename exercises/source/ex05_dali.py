@@ -1,15 +1,15 @@
 # %% [markdown]
 # # ex05 · DALI
 #
-# In these exercises, you measure whether the input limits training, build your own DALI graph, and count every validation image exactly once.
+# In these exercises, you measure whether the input limits training, and count every validation image exactly once.
 #
-# **Time:** 38 minutes · **Needs:** notebook 05, DALI for one exercise · **On a CPU:** half a minute to run
+# **Time:** 22 minutes · **Needs:** notebook 05 · **On a CPU:** a few seconds to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 
 # %% [markdown]
-# Replace `...` in a cell, run it, then run the check below it. Stuck? `workshop.hint("ex05.graph")` gives the next of three hints, `workshop.solution("ex05.graph")` a solution.
+# Replace `...` in a cell, run it, then run the check below it. Stuck? `workshop.hint("ex05.exact")` gives the next of three hints, `workshop.solution("ex05.exact")` a solution.
 
 # %%
 import workshop
@@ -109,65 +109,6 @@ if not engine.unanswered(headroom):
 
 # %% [markdown]
 # On a GPU, kernels run while the next batch loads, so `both` can approach the slower of the two. On a CPU, `train` returns when the step is done, so nothing overlaps: `both` is close to *without overlap*. `rn50 diagnose` makes these measurements for any configuration, and `rn50 workshop try --headroom` for any script.
-
-# %% [markdown]
-# ## ex05.graph · Your own graph
-#
-# *fill in · hard · 16 minutes*
-#
-# Write `graph(files, labels, rank, size)`, which adds the operators of one rank to a DALI graph on the CPU. `files` are the paths of all JPEGs, `labels` their classes. You need a chain of four operators and a coin flip:
-#
-# | operator | inputs | output |
-# |---|---|---|
-# | `fn.readers.file` | `files`, `labels`, `shard_id`, `num_shards`, `random_shuffle` | two nodes: the JPEG, and the label |
-# | `fn.decoders.image_random_crop` | a JPEG, `random_area`, `random_aspect_ratio` | a random crop, uint8, height × width × 3 |
-# | `fn.resize` | pixels, `resize_x`, `resize_y` | pixels of that size |
-# | `fn.random.coin_flip` | `probability` | 0 or 1, drawn for each image |
-# | `fn.crop_mirror_normalize` | pixels, `mean`, `std`, `mirror`, `dtype`, `output_layout` | `(pixel − mean) / std` |
-#
-# - Every rank reads different images, in a random order: its *shard* is number `rank` of `size`.
-# - A crop covers 5 to 100% of the image's area (`1.0` is all of it), and its width is 3/4 to 4/3 of its height. Pass both ranges as lists `[from, to]`.
-# - The output images are 64 × 64, half of them mirrored, `types.FLOAT` (float32), one plane per colour: `"CHW"`.
-# - The recipe's mean is 0.485, 0.456, 0.406 and its std 0.229, 0.224, 0.225, for red, green and blue from 0 to 1. The decoder's pixels range from 0 to 255.
-#
-# The library normalises in the training step, as notebook 05 explains. This graph does everything, and mirrors as for ImageNet.
-
-
-# %% tags=["answer", "ex05.graph"]
-def graph(files, labels, rank: int, size: int):
-    """Return two nodes of one rank's graph: images float32 (3, 64, 64), and their labels."""
-    from nvidia.dali import fn, types
-
-    ### BEGIN SOLUTION
-    jpeg, label = fn.readers.file(
-        files=files, labels=labels, shard_id=rank, num_shards=size, random_shuffle=True
-    )
-    part = fn.decoders.image_random_crop(
-        jpeg, random_area=[0.05, 1.0], random_aspect_ratio=[3 / 4, 4 / 3]
-    )
-    small = fn.resize(part, resize_x=64, resize_y=64)
-    images = fn.crop_mirror_normalize(
-        small,
-        mean=[255 * 0.485, 255 * 0.456, 255 * 0.406],
-        std=[255 * 0.229, 255 * 0.224, 255 * 0.225],
-        mirror=fn.random.coin_flip(probability=0.5),
-        dtype=types.FLOAT,
-        output_layout="CHW",
-    )
-    return images, label
-    ### END SOLUTION
-
-
-# %% tags=["check", "ex05.graph"]
-workshop.check("ex05.graph", graph)
-
-# %% [markdown]
-# The check ran your graph on test images in which the colour of a pixel encodes its position. Here are road signs decoded, cropped and mirrored by your graph; only the normalisation is undone, to show the colours.
-
-# %%
-from workshop.checks import ex05_graph
-
-ex05_graph.show(graph, session.data_root)
 
 # %% [markdown]
 # ## ex05.exact · Every image once

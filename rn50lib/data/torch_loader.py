@@ -8,6 +8,7 @@ simplejpeg is not installed.
 
 from __future__ import annotations
 
+import errno
 import math
 import multiprocessing.forkserver
 import signal
@@ -41,6 +42,8 @@ except ImportError:  # it has no wheel for some machines
     simplejpeg = None
 
 AHEAD = 4  # batches that each worker makes before they are asked for
+# why a folder takes no socket; None is Python's own error for a path that is too long
+NO_SOCKET = (None, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.EOPNOTSUPP)
 Key = tuple[int, int]  # epoch and image index: augmentation depends on both
 Task = tuple[int | None, list[Key]]  # a batch, and the row of the shared memory to make it in
 
@@ -180,11 +183,13 @@ def _fork_server() -> Any:
         earlier = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
         try:
             multiprocessing.forkserver.ensure_running()
-        except OSError as error:  # such as a path that is too long for a socket
-            raise UserError(
-                f"TMPDIR {tempfile.gettempdir()}: the loader's workers cannot connect there"
-                f" ({error}): set it to another folder, or use --data-nthreads 0"
-            ) from error
+        except OSError as error:
+            problem, remedy = f"the loader's workers cannot be started ({error})", ""
+            if error.errno in NO_SOCKET:
+                folder = tempfile.gettempdir()
+                problem = f"TMPDIR {folder}: the loader's workers cannot connect there ({error})"
+                remedy = "set it to another folder, or "
+            raise UserError(f"{problem}: {remedy}use --data-nthreads 0") from error
         finally:
             for number, handler in earlier.items():
                 signal.signal(number, handler)

@@ -452,13 +452,13 @@ int pthread_create(pthread_t *thread, const pthread_attr_t *how, Routine start, 
 }
 """
 AT_THE_END = """
-import os, sys, time
-from data_prep.encoding import frame
+import os, runpy, sys, time
 class Held:
     def __del__(self, mkdir=os.mkdir, sleep=time.sleep):
         mkdir("torn down")
         sleep(1)
 sys.held = Held()
+runpy.run_module("data_prep.im2rec", run_name="__main__")
 """
 
 
@@ -474,7 +474,7 @@ def test_sigterm_while_a_thread_starts(tmp_path):
     (tmp_path / "own.py").write_text(AT_THE_END)
     compiler = ["g++", "-x", "c", "-shared", "-fPIC", "-o", "late.so", "late.c", "-ldl"]
     subprocess.run(compiler, cwd=tmp_path, check=True)
-    command = [sys.executable, "-m", "data_prep.im2rec", "--framing", "own.py:frame", prefix, root]
+    command = [sys.executable, "own.py", prefix, root]
     late = {"LD_PRELOAD": str(tmp_path / "late.so"), "MALLOC_PERTURB_": "165"}  # in what is freed
     env = clean_environment(**late, OPENBLAS_NUM_THREADS="1")
     child = subprocess.Popen(command, cwd=tmp_path, env=env)

@@ -2,12 +2,15 @@
 
 import io
 import os
+import random
 import tarfile
 from pathlib import Path
 
 import pytest
+from scipy.io import savemat
 
 from data_prep import imagenet
+from data_prep.devkit import read_devkit
 from rn50lib.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("in_this_process")
@@ -217,6 +220,12 @@ def write_tar(path, files):
             add(tar, name, data)
 
 
+def mat_file(**variables):
+    out = io.BytesIO()
+    savemat(out, variables)
+    return out.getvalue()
+
+
 META = (FIXTURES / "meta.mat").read_bytes()
 TRUTH_TEXT = "data/ILSVRC2012_validation_ground_truth.txt"
 TRAIN_TAR, KIT = "ILSVRC2012_img_train.tar", "ILSVRC2012_devkit_t12.tar.gz"
@@ -229,6 +238,16 @@ TRAIN_TAR, KIT = "ILSVRC2012_img_train.tar", "ILSVRC2012_devkit_t12.tar.gz"
         (KIT, b"\x1f\x8b broken", "ILSVRC2012_devkit_t12.tar.gz: this devkit is damaged"),
         (KIT, {TRUTH_TEXT: b"1\n"}, "meta.mat is not in this devkit"),
         (KIT, {"meta.mat": META, TRUTH_TEXT: b"77\n"}, "this devkit cannot be read (77)"),
+        *(
+            (KIT, {"meta.mat": meta, TRUTH_TEXT: b"1\n"}, f"cannot be read (meta.mat: {reason}")
+            for meta, reason in (
+                (b"", "MatReadError"),
+                (b"x" * 500, "ValueError: Unknown mat file type"),
+                (META[:700], ""),
+                (mat_file(other=1.0), "KeyError: 'synsets'"),
+                (mat_file(synsets=[1.0, 2.0]), "IndexError"),
+            )
+        ),
         (KIT, {"meta.mat": META, TRUTH_TEXT: b"1\n"}, "_00000007.JPEG' is not one of the 1 images"),
         (
             TRAIN_TAR,
@@ -247,6 +266,24 @@ def test_bad_sources_get_one_line(tmp_path, name, files, message, error_of):
         (source / name).write_bytes(files)
     assert message in error_of(imagenet.main, source, tmp_path / "out", "--jobs", "1")
     assert not (tmp_path / "out").exists()
+
+
+def test_any_damage_to_a_devkit_is_one_error_or_harmless(tmp_path):
+    (tmp_path / "devkit/data").mkdir(parents=True)
+    (tmp_path / "devkit" / TRUTH_TEXT).write_bytes(b"1\n")
+    rng, refused = random.Random(0), 0
+    for _ in range(200):
+        damaged = bytearray(META)
+        for _ in range(rng.randint(1, 4)):
+            damaged[rng.randrange(len(META))] = rng.randrange(256)
+        cut = rng.choice((len(META), rng.randrange(len(META))))
+        (tmp_path / "devkit/data/meta.mat").write_bytes(damaged[:cut])
+        try:
+            read_devkit(tmp_path, None)
+        except UserError as error:
+            assert "devkit: this devkit cannot be read (" in str(error)
+            refused += 1
+    assert refused > 130
 
 
 def test_what_is_left_out_is_counted(tmp_path, capsys):

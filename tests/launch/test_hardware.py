@@ -128,6 +128,8 @@ def test_a_mig_slice_is_a_gpu(monkeypatch) -> None:
         assert gpu.index == 1
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(uuid for _, _, uuid in SLICES))
     assert [gpu.uuid for gpu in hardware.gpus()] == [SLICES[0][2]]  # CUDA shows one slice
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", f"0,{SLICES[1][2]}")
+    assert [gpu.uuid for gpu in hardware.gpus()] == [SLICES[1][2]]  # and no whole GPU next to it
 
 
 @pytest.mark.needs("gpu")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import json
 import os
@@ -73,6 +74,17 @@ def test_a_child_finds_the_library_from_anywhere(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     again = launch.with_library(dict(env))
     assert again["PYTHONPATH"] == env["PYTHONPATH"]  # once is enough
+
+
+@pytest.mark.parametrize("own", [{}, {"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "ACTIVE"}])
+def test_waiting_threads_spin_briefly_unless_the_user_decides(own: dict[str, str]) -> None:
+    variables = {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}
+    env = {k: v for k, v in os.environ.items() if k not in variables} | own
+    child = [sys.executable, "-c", "import os; print(dict(os.environ))"]
+    env = launch.with_library(env)
+    done = subprocess.run(child, env=env, check=True, text=True, capture_output=True)
+    found = ast.literal_eval(done.stdout)
+    assert {k: found[k] for k in variables & found.keys()} == (own or {"GOMP_SPINCOUNT": "2000"})
 
 
 # --- folders --------------------------------------------------------------------------------------

@@ -214,7 +214,7 @@ def body(function: Any) -> str:
     ("number", "functions", "then"),
     [
         ("07", ["fold"], ""),
-        ("07", ["capture"], "starting takes 30% of a prediction"),
+        ("07", ["capture"], "would save at most 30% of a prediction"),
         ("07", ["mean_latency"], ""),
         ("08", ["measure"], ""),
         ("08", ["fit", "causes"], "β 1.00 GB/s: 100 MB (12 classes) take 101 ms"),
@@ -232,7 +232,7 @@ def test_functions_of_07_and_08(
     Path("together.json").write_text(json.dumps(found))
     names = {
         f"nb{number}_checks": checks, "np": np, "torch": torch, "Tensor": torch.Tensor, "Any": Any,
-        "json": json, "Path": Path, "device": torch.device("cpu"), "kernels": 0, "gpus": 0,
+        "json": json, "Path": Path, "device": "cpu", "on_gpu": False, "gpus": 0,
         "started": 0.3, "alone": 1.0,
         "session": SimpleNamespace(results=expected.load(ROOT / "notebooks" / "expected")),
     }  # fmt: skip

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import itertools
 from functools import partial
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import psutil
@@ -65,6 +68,19 @@ def test_closing_a_pipeline_ends_its_workers(photos: Photos) -> None:
     assert len(workers()) == 2
     pipeline.close()  # in the middle of an epoch
     assert workers() == []
+
+
+@pytest.mark.parametrize(
+    ("number", "blamed"), [(None, True), (errno.EROFS, True), (errno.EMFILE, False)]
+)
+def test_the_temporary_folder_is_blamed_only_if_it_takes_no_socket(
+    photos: Photos, monkeypatch: pytest.MonkeyPatch, number: int | None, blamed: bool
+) -> None:
+    monkeypatch.setattr(forkserver, "ensure_running", Mock(side_effect=OSError(number, "refused")))
+    source = open_source(photos.root, "train", "files")
+    with pytest.raises(UserError, match="refused.* use --data-nthreads 0") as caught:
+        open_pipeline(full(data_nthreads=2), source, "train", 0, 1)
+    assert ("TMPDIR" in str(caught.value)) == blamed
 
 
 def workers() -> list[psutil.Process]:

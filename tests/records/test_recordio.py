@@ -16,7 +16,6 @@ from data_prep.encoding import frame, pack_header
 from data_prep.recordwriter import Writer
 from rn50lib.data.recordfile import RecordError
 from rn50lib.data.recordio import Reader, join, locate
-from rn50lib.errors import UserError
 from tests.records import known
 
 
@@ -221,13 +220,6 @@ def test_checksums_of_another_file_are_refused(tmp_path):
 
 
 # -- writing -------------------------------------------------------------------------------------
-
-
-def test_duplicate_keys_are_refused(tmp_path):
-    with pytest.raises(UserError, match="the key 5 comes twice"), Writer(tmp_path / "a") as writer:
-        writer.write(5, pack_header(0, 5, b"x"))
-        writer.write(5, pack_header(0, 5, b"y"))
-    assert os.listdir(tmp_path) == []
 
 
 def test_records_beyond_4_gib_are_read(tmp_path):

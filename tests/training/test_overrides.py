@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_prep import im2rec
 from rn50lib import checkpoint
 from rn50lib.resnet import tiny
 from tests.support import TINY, Photos
@@ -51,22 +50,6 @@ def start() -> dict[str, np.ndarray]:
 
 def equal(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
     return all(np.array_equal(a[name], b[name]) for name in a)
-
-
-def test_framing_is_the_writer_s(photos: Photos, tmp_path: Path, capsys: Any) -> None:
-    code = "def framing(payload):\n    return b'<%d>' % len(payload)"
-    (tmp_path / "mine.py").write_text(code)
-    prefix, images = str(tmp_path / "a"), str(photos.root / "train")
-    im2rec.main(["--list", "--recursive", prefix, images])
-    im2rec.main(["--pass-through", prefix, images])
-    im2rec.main(["--framing", f"{tmp_path}/mine.py:framing",
-                 "--pass-through", prefix, images])  # fmt: skip
-    listed = [line.split("\t")[2] for line in (tmp_path / "a.lst").read_text().splitlines()]
-    written = "".join(f"<{24 + Path(images, name).stat().st_size}>" for name in listed)
-    assert (tmp_path / "a.rec").read_text() == written
-    assert not (tmp_path / "a.crc").exists()  # its checksums are those of the file before
-    im2rec.main(["--pass-through", prefix, images])  # none stays in force
-    assert (tmp_path / "a.rec").read_bytes().startswith(bytes.fromhex("0a23d7ce"))
 
 
 @pytest.mark.needs("torch")

@@ -141,7 +141,7 @@ def test_script_trains_and_reports(script: str, photos: Photos, tmp_path: Path) 
     events = json.loads(trace.read_text())["traceEvents"]
     ranges = Counter(e["name"] for e in events if e.get("cat") == "user_annotation")
     assert ranges["exchange"] == (3 if horovod else 0)
-    check_trace(trace, exchange=script != "1_single")
+    check_trace(trace, script != "1_single", compiled=script.startswith("6"))
     state = torch.load(weights, weights_only=True)
     assert state["fc.weight"].shape == (6, 2048)
 
@@ -258,6 +258,12 @@ def test_figure_has_both_libraries_and_no_numbers_of_profile_ci(
     record["rungs"]["2_horovod"] = record["rungs"].pop("2_horovod")  # raced later
     (tmp_path / "ladder.json").write_text(json.dumps(record))
     assert rungs.picture(tmp_path / "ladder.json")[0].get_suptitle().startswith("Rung 2, Horovod")
+    disturbed = {"over": "2_ddp", "gains": [1.5, 1.4, 1.7, 1.4, 14.0]}
+    record["rungs"]["3_dali_ddp"] |= disturbed
+    (tmp_path / "ladder.json").write_text(json.dumps(record))
+    _, gains = rungs.picture(tmp_path / "ladder.json")[0].axes
+    assert gains.get_xlim() == (0, pytest.approx(1.3 * 3))  # as far as the prediction
+    assert drawn(gains)["k"] == {(3.9, 3)}  # an arrow
     fig, alt = rungs.picture(tmp_path / "ladder.json", "2")
     assert fig.get_suptitle().endswith("× 1.25 (0.90 to 1.60, n = 5): no clear difference")
     assert "DALI" not in alt

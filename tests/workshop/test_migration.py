@@ -1,9 +1,8 @@
-"""The six scripts of docs/migration.md: each on two ranks, against one process in plain PyTorch."""
+"""The scripts of docs/migration.md: each on two ranks, against one process in plain PyTorch."""
 
 from __future__ import annotations
 
 import functools
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +12,8 @@ import pytest
 
 from rn50 import launch
 from tests.conftest import clean_environment
-from tests.support import free_port
 
-HOROVOD = ("1_tf1_horovod", "2_tf2_horovod", "4_torch_horovod")
+HOROVOD = ("1_tf1_horovod", "2_tf2_horovod", "3_torch_horovod")
 
 
 @functools.cache
@@ -47,31 +45,16 @@ def expected(folder: Path) -> dict[str, np.ndarray]:
 
 @pytest.mark.acceptance
 @pytest.mark.needs("torch", "tensorflow", "tf_keras", "horovod")
-@pytest.mark.parametrize("name", [*HOROVOD, "3_tf_distribute", "5_ddp", "6_fsdp2"])
+@pytest.mark.parametrize("name", [*HOROVOD, "4_ddp", "5_fsdp2"])
 def test_two_ranks_end_with_the_same_weights(repository: Path, tmp_path: Path, name: str) -> None:
     folder = repository / "exercises" / "migration"
     script, file = str(folder / f"{name}.py"), tmp_path / "weights.npz"
     env = clean_environment(TF_USE_LEGACY_KERAS="1", OMP_NUM_THREADS="1")
     env["PYTHONPATH"] += f":{repository / 'tests/at_exit'}"
-    if name == "3_tf_distribute":
-        env |= {"no_proxy": "localhost"}
-        workers = [f"localhost:{free_port()}" for _ in range(2)]
-        tasks = [{"cluster": {"worker": workers}, "task": {"type": "worker", "index": i}}
-                 for i in range(2)]  # fmt: skip
-        running = [
-            subprocess.Popen(
-                [sys.executable, script, str(file)], env=env | {"TF_CONFIG": json.dumps(task)},
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            )
-            for task in tasks
-        ]  # fmt: skip
-        said = [process.communicate(timeout=120)[0] for process in running]
-        assert [process.returncode for process in running] == [0, 0], said
-    else:
-        start = launch.horovodrun if name in HOROVOD else launch.torchrun
-        command = start(2, [sys.executable, script, str(file)])
-        done = subprocess.run(command, env=env, timeout=120, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+    start = launch.horovodrun if name in HOROVOD else launch.torchrun
+    command = start(2, [sys.executable, script, str(file)])
+    done = subprocess.run(command, env=env, timeout=120, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
     trained, wanted = np.load(file), expected(folder)
     for key, array in wanted.items():
         np.testing.assert_allclose(trained[key], array, atol=2e-6, err_msg=key)
@@ -82,7 +65,7 @@ def test_two_ranks_end_with_the_same_weights(repository: Path, tmp_path: Path, n
 @pytest.mark.parametrize("left", ["nothing", "the model", "a late import"])
 def test_threads_of_gloo_end_with_the_script(repository: Path, tmp_path: Path, left: str) -> None:
     folder, script = repository / "exercises" / "migration", tmp_path / "train.py"
-    text = (folder / "5_ddp.py").read_text()
+    text = (folder / "4_ddp.py").read_text()
     line = {"the model": "del model ", "a late import": "import torch.distributed.nn.functional "}
     kept = [x for x in text.splitlines() if left == "nothing" or not x.startswith(line[left])]
     assert len(text.splitlines()) - len(kept) == (left != "nothing")

@@ -146,6 +146,15 @@ def test_a_prediction_is_not_called_a_step(tmp_path: Path, capsys: Any) -> None:
     assert "the step" not in printed
 
 
+def test_a_step_of_one_part_has_only_the_table(drawn: Any, capsys: Any) -> None:
+    host = [event for event in STEP if event[0] == HOST]
+    for parts in (["forward", "backward"], ["forward"], []):
+        kept = ["ProfilerStep#4", *parts]
+        drawn([event for event in host if event[1] == "cpu_op" or event[2] in kept])
+        printed = capsys.readouterr().out
+        assert ("One step of" in printed) == (len(parts) == 2) and "ms per step" in printed
+
+
 def test_operators_count_without_those_that_they_call(tmp_path: Path) -> None:
     step = [
         (HOST, "user_annotation", "ProfilerStep#1", 0, 100),
@@ -207,8 +216,8 @@ def test_a_bad_file_is_one_clear_error(tmp_path: Path, name: str) -> None:
     assert str(caught.value).startswith(f"{file} {reason}") and "--trace" in str(caught.value)
 
 
-def check_trace(file: Path, exchange: bool = False) -> None:
-    """Check the kinds of a real trace of a CPU."""
+def check_trace(file: Path, exchange: bool = False, compiled: bool = False) -> None:
+    """Check the kinds of a real trace of a CPU; compiled kernels are not recorded there."""
     found, steps = trace(file), read(file)
     begin, end = steps.window
     assert len(steps.steps) == 3
@@ -216,7 +225,8 @@ def check_trace(file: Path, exchange: bool = False) -> None:
     names = {name for _, _, name in steps.host[0].ranges}
     assert names >= {"input", "forward", "backward", "update"}
     empty = {kind for kind, ms in found.items() if not ms}
-    assert empty <= {"copy"} | ({"exchange"} if not exchange else set())
+    maybe = {"copy", "normalisation"} if compiled else {"copy"}
+    assert empty <= (maybe if exchange else maybe | {"exchange"})
     assert bool(found["exchange"]) == exchange
 
 

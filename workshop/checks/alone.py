@@ -1,21 +1,15 @@
-"""Answers outside their notebook: the cell of a function as a file, in a separate process."""
+"""Answers outside their notebook: the cell of a function as a file, for a separate process."""
 
 from __future__ import annotations
 
 import ast
 import builtins
-import contextlib
 import linecache
-import os
-import signal
-import subprocess
 import symtable
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from rn50 import launch
 from rn50lib.errors import UserError
-from workshop.checks import compare
 
 DEFINITION = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -55,33 +49,6 @@ def is_kept(node: ast.stmt, active: set[str]) -> bool:
         return active.isdisjoint(n.id for n in ast.walk(node) if isinstance(n, ast.Name))
     docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     return docstring or isinstance(node, DEFINITION | ast.Import | ast.ImportFrom)
-
-
-def run_command(
-    line: Sequence[str], what: str, seconds: float, env: dict[str, str],
-    endless: str = compare.ENDLESS,
-) -> str:  # fmt: skip
-    """Run a command, and end all that it started.
-
-    Returns the last line of its errors, or that of a worker's exit code, if it failed, else
-    nothing. Raises compare.Wrong if `what` it runs takes longer than `seconds`.
-    """
-    process = subprocess.Popen(
-        line, env=launch.with_library(dict(os.environ)) | env,
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-        start_new_session=True,
-    )  # fmt: skip
-    try:
-        _, errors = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        compare.wrong(f"{what} was stopped after {seconds:g} s.", endless)
-    finally:  # also if the cell is interrupted
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    lines = errors.strip().splitlines() or [f"status {process.returncode}"]
-    ends = [line.strip() for line in lines if "exitcode" in line]  # torchrun's, of a worker
-    return [*lines, *ends][-1] if process.returncode else ""
 
 
 def undefined(source: str) -> str:

@@ -4,9 +4,10 @@
         seen = observe(case, script)
     seen.seconds, seen.trained, seen.report
 
-The measurement ignores what a script prints: it recognises the images that went into the network by
-their pixels, measures the seconds of the ranks, and reads a trace of a few steps of rank 0. The
-script may use DistributedDataParallel or Horovod.
+The measurement ignores what a script prints. `workshop.observe` records its steps, as for `try`;
+`watch` adds the images that went into the network, which are recognised by their pixels, the
+seconds of the ranks, and a trace of a few steps of rank 0. The script may use
+DistributedDataParallel or Horovod.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from typing import Any
 
 import numpy as np
 
-from workshop import paths, programs
+from workshop import paths
 from workshop.checks import alone, compare, recipes
 from workshop.checks.compare import wrong
-from workshop.observe import progress_line
-from workshop.observe.run import choose_launcher, command
+from workshop.errors import RunFailed
+from workshop.observe import progress_line, run, verdict
 
 RANKS = 2
 SIZE, BATCH, EPOCHS, PEAK = 64, 16, 3, 0.1  # as in the slow script
@@ -36,7 +37,8 @@ ROWS = (
     "of", "step", "rank", "trained", "evaluating", "parameters", "size", "prints", "logits",
 )  # fmt: skip
 CELLS = 8  # as in `workshop.checks.watch`
-LIMIT_S = 240.0
+ALL_STEPS = 10**6  # more than any script takes
+WATCH = "from workshop.checks import watch\n\nwatch.run()\n"
 FAR = 0.15  # in units of STD, root mean square: more than any decoder changes an image
 # a waiting thread sleeps: spinning, it would take a core from other programs
 ENV = {"OMP_WAIT_POLICY": "PASSIVE", "CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo"}
@@ -64,18 +66,14 @@ class Case:
 class Seen:
     """The observation of a run: its seconds, what every rank did in each step, and its report.
 
-    `rates` (steps,), `weights` (ranks, steps, 2) and `grads` (ranks, steps, 2 · classes) are those
-    of `workshop.checks.watch`; `group` is what connects the ranks. The other arrays have a row for
-    each image in a forward pass on any rank, in the order of the steps: `number` is the place of
-    the image in the Case, or -1 if it is none of its images; `of` is the number of the pass, and
-    `step` how many steps its rank had taken before it.
+    The arrays have a row for each image in a forward pass on any rank, in the order of the steps:
+    `number` is the place of the image in the Case, or -1 if it is none of its images; `of` is the
+    number of the pass, and `step` how many steps its rank had taken before it.
     """
 
     seconds: float
-    group: str
-    rates: np.ndarray
-    weights: np.ndarray
-    grads: np.ndarray
+    ranks: list[verdict.Rank]
+    rates: np.ndarray  # of the steps
     report: Any
     trace: Path | None
     rank: np.ndarray
@@ -139,27 +137,28 @@ def observe(case: Case, script: Path, doing: str = "", trace: Path | None = None
     """Run a script on RANKS ranks and return what was seen; a notebook shows `doing`.
 
     With `trace`, rank 0 writes a trace of a few steps to that file. Raises compare.Wrong if the
-    script fails or takes longer than LIMIT_S.
+    script fails or takes too long.
     """
     progress_line()(doing)
-    with tempfile.TemporaryDirectory(prefix="capstone-out-") as top:
-        data, out, notes = (Path(top, name) for name in ("data", "out", "notes"))
-        shutil.copytree(case.folder, data)
+    with tempfile.TemporaryDirectory(prefix="capstone-") as top:
+        out, notes, main = (Path(top, name) for name in ("out", "notes", "main.py"))
         out.mkdir()
         notes.mkdir()
-        words = ["-m", "workshop.checks.watch", *map(str, (data, script, out, notes))]
-        line = command(choose_launcher(script), RANKS, [*words, *[str(trace)] * bool(trace)], notes)
-        env = ENV | programs.thread_limits(RANKS)
-        endless = f"{compare.ENDLESS} Or a rank waits for a collective that others do not make."
-        problem = alone.run_command(line, "the script", LIMIT_S, env, endless)
-        if failed := sorted(notes.glob("failed-*.txt"), key=lambda path: path.stat().st_mtime_ns):
-            text = failed[0].read_text(encoding="utf-8")  # the others may have waited for this one
-            error, place = recipes.script_error(text, script)
-            wrong(f"the script stopped with {error}.",
-                  place or f"Its last lines: {' / '.join(text.splitlines()[-3:])}")  # fmt: skip
-        if problem:
-            wrong(f"the script ended its process: {problem}.", "It should return instead.")
-        return recorded(case, out, notes, trace)
+        main.write_text(WATCH, encoding="utf-8")
+        words = [*map(str, (script, case.folder, out, notes)), *[str(trace)] * bool(trace)]
+        launcher = run.choose_launcher(script)
+        try:
+            events, ended = run.run_ranks(
+                main, words, case.folder, launcher, RANKS, ALL_STEPS, run.LIMIT_S, ENV
+            )
+        except RunFailed as problem:
+            error, place = recipes.script_error(problem.log, script)
+            last = " / ".join(problem.log.splitlines()[-3:])
+            wrong(f"the script stopped with {error}.", place or f"Its last lines: {last}")
+        if not ended:
+            more = "Or a rank waits for a collective that others do not make."
+            wrong(f"the script was stopped after {run.LIMIT_S:g} s.", f"{compare.ENDLESS} {more}")
+        return recorded(case, verdict.by_rank(events), out, notes, trace)
 
 
 def run_answer(
@@ -171,25 +170,27 @@ def run_answer(
         return observe(case, script, doing, trace)
 
 
-def recorded(case: Case, out: Path, notes: Path, trace: Path | None) -> Seen:
-    """Return what `workshop.checks.watch` has left in a folder, with all images recognised.
+def recorded(
+    case: Case, ranks: list[verdict.Rank], out: Path, notes: Path, trace: Path | None
+) -> Seen:
+    """Return what was recorded of the ranks and left in a folder, with all images recognised.
 
     Raises compare.Wrong if the ranks do not fit together.
     """
-    ranks = []
+    seen = []
     for file in sorted(notes.glob("seen-*.npz")):
         with np.load(file) as arrays:
-            ranks.append(dict(arrays))
-    if len(ranks) != RANKS:
-        wrong(f"{len(ranks)} of {RANKS} ranks came to their end.", "Return from train on each.")
-    for number, one in enumerate(ranks):
+            seen.append(dict(arrays))
+    if len(seen) != RANKS:
+        wrong(f"{len(seen)} of {RANKS} ranks came to their end.", "Return from train on each.")
+    for number, one in enumerate(seen):
         one["rank"] = np.full(len(one["of"]), number)
-    steps = {len(one["rates"]) for one in ranks}
+    steps = {len(rank.updates) for rank in ranks}
     if len(steps) > 1:
         counts = " and ".join(map(str, sorted(steps)))
         wrong(f"the ranks take different numbers of steps: {counts}.",
               "Give each rank the same number of batches.")  # fmt: skip
-    rows = {name: np.concatenate([one[name] for one in ranks]) for name in ROWS}
+    rows = {name: np.concatenate([one[name] for one in seen]) for name in ROWS}
     order = np.lexsort((rows["of"], rows["rank"], rows["step"]))
     rows = {name: values[order] for name, values in rows.items()}
     try:
@@ -197,9 +198,8 @@ def recorded(case: Case, out: Path, notes: Path, trace: Path | None) -> Seen:
     except (OSError, ValueError):
         report = None
     return Seen(
-        seconds=max(float(one["seconds"]) for one in ranks), group=str(ranks[0]["group"]),
-        rates=ranks[0]["rates"], weights=np.array([one.get("weights", []) for one in ranks]),
-        grads=np.array([one.get("grads", []) for one in ranks]), report=report, trace=trace,
+        seconds=max(float(one["seconds"]) for one in seen), ranks=ranks,
+        rates=np.array(ranks[0].all("rate")), report=report, trace=trace,
         number=recognised(rows["prints"], prints(case.pixels)), **rows,
     )  # fmt: skip
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from workshop.checks import capstone
 from workshop.checks.capstone import BATCH, EPOCHS, RANKS, SIZE, Case, Seen
+from workshop.observe import verdict
 
 LEAST = 15.0  # per cent of the validation images; guessing gives 8.3
 SPREAD = 0.01  # of a colour; another decoder or filter changes it by 0.004
@@ -45,7 +46,8 @@ def _network(seen: Seen, case: Case) -> Iterator[Row]:
         what = f"the network has {count:,} parameters instead of {PARAMETERS:,}."
         yield True, what, "Don't change Net: a different network is a different task."
     remedy = "Call dist.init_process_group() or hvd.init() at the start of train."
-    yield not seen.group, "the ranks have not joined a group: each trains alone.", remedy
+    joined, _ = verdict.start(seen.ranks, RANKS)
+    yield joined == verdict.MISSING, "the ranks have not joined a group: each trains alone.", remedy
     for high, wide in {*map(tuple, seen.size.tolist())} - {(SIZE, SIZE)}:
         what = f"images of {high} × {wide} pixels go into the network."
         yield True, what, f"Resize them to {SIZE} × {SIZE}: smaller ones are a different task."
@@ -106,16 +108,14 @@ def _validating(seen: Seen, case: Case) -> np.ndarray:
 
 def _together(seen: Seen) -> Iterator[Row]:
     """Check that the ranks begin alike, stay alike, and use the mean of their gradients."""
-    differ = ~np.isclose(seen.weights, seen.weights[:1], rtol=1e-5).all((0, 2))
-    first = int(differ.argmax())
+    equal = verdict.equal(seen.ranks)  # before each update
+    first = equal.index(False) if False in equal else len(equal)
+    summed = any(verdict.exchange(seen.ranks, i) == "summed" for i in range(len(equal)))
     what = "the ranks begin with different weights."
     remedy = "Send rank 0's to all: DistributedDataParallel does, or hvd.broadcast_parameters."
-    yield differ[0], what, remedy
-    own, used = np.split(seen.grads, 2, axis=2)
-    moved = np.abs(own).max() > 0
-    summed = moved and np.allclose(used, own.sum(0), rtol=0.02, atol=1e-6)
+    yield first == 0, what, remedy
     yield (
-        differ.any() and not differ[0] and not summed,
+        0 < first < len(equal) and not summed,
         f"the ranks' weights differ after update {first}: each uses its own gradients.",
         "Average the gradients over the ranks, once per step.",
     )

@@ -1,4 +1,4 @@
-"""Checks of ex05: a DALI graph, what limits the training, a validation that is exact."""
+"""Checks of ex05: what limits the training, and a validation that is exact."""
 
 from __future__ import annotations
 
@@ -10,71 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from workshop.checks import compare, ex05_graph
-from workshop.checks.compare import refuse, wrong
-
-# --- ex05.graph -----------------------------------------------------------------------------------
-
-RANKS, BATCH, EPOCHS = 2, 8, 10
-SMALLEST = 0.05  # the recipe's smallest crop
-
-
-def graph(answer: ex05_graph.Graph) -> str:
-    with ex05_graph.files_of_images() as files:
-        labels = [7 * number % 11 for number in range(len(files))]
-        steps = len(files) // (RANKS * BATCH)
-        read = []
-        for rank in range(RANKS):
-            arguments = (list(files), list(labels), rank, RANKS)
-            pixels, given = ex05_graph.run(answer, arguments, BATCH, steps, 11 + rank)
-            ex05_graph.check_form(pixels, ex05_graph.SIDE)
-            _right_pixels(pixels)
-            read.append(ex05_graph.numbers(pixels).tolist())
-            if given.tolist() != [labels[number] for number in read[-1]]:
-                wrong("an image came with the label of a different one.",
-                      "Return the label that the reader returns with the image.")  # fmt: skip
-        ex05_graph.check_shares(read)
-        many, _ = ex05_graph.run(answer, (files, labels, 0, 1), len(files), EPOCHS, 11)
-        _mirrored_and_cropped(many)
-    return f"{len(files)} images on 1 and 2 ranks: sharded, shuffled, and cropped as in the recipe."
-
-
-def _right_pixels(pixels: np.ndarray) -> None:
-    """Undo the normalisation, correctly and in the usual wrong ways."""
-    mean, std, possible = ex05_graph.MEAN, ex05_graph.STD, ex05_graph.possible
-    if possible(ex05_graph.original(pixels)):
-        return
-    refuse(
-        (possible(pixels * std + mean), "mean and std are on the scale from 0 to 1, but the pixels"
-         " range from 0 to 255.", "Multiply mean and std by 255."),
-        (possible(255 * (pixels * std + mean)[:, ::-1]), "the images are blue, green, red.",
-         "Leave the decoder's output_type as it is: red, green, blue."),
-    )  # fmt: skip
-    wrong(
-        "the images are not normalised as asked: their numbers range from"
-        f" {pixels.min():.3g} to {pixels.max():.3g}.",
-        "For each colour, red, green and blue, they should be (pixel − 255 · mean) / (255 · std).",
-    )
-
-
-def _mirrored_and_cropped(pixels: np.ndarray) -> None:
-    widths, heights = ex05_graph.crops(pixels)
-    share, width, height = (widths < 0).mean(), np.abs(widths), np.abs(heights)
-    area, aspect = width * height / (ex05_graph.WIDTH * ex05_graph.HEIGHT), width / height
-    area = np.minimum(area, 1)  # they are estimates
-    smallest, largest = area.min(), area.max()
-    refuse(
-        (abs(share - 0.5) > 0.1, f"{100 * share:.0f}% of the images are mirrored.",
-         "Pass fn.random.coin_flip(), which draws once per image; a Python number is drawn only"
-         " once."),
-        (abs(smallest - SMALLEST - 0.005) > 0.015 or largest < 0.9,
-         f"the crops cover {100 * smallest:.0f} to {100 * largest:.0f}% of their images.",
-         "It should be 5 to 100%: image_random_crop, random_area=[0.05, 1.0]."),
-        (aspect.min() < 0.75 * 0.95 or aspect.max() > 1.05 / 0.75 or aspect.std() < 0.02,
-         f"width over height of a crop is {aspect.min():.2f} to {aspect.max():.2f}.",
-         "Pass random_aspect_ratio=[3 / 4, 4 / 3]."),
-    )  # fmt: skip
-
+from workshop.checks import compare
+from workshop.checks.compare import wrong
 
 # --- ex05.headroom --------------------------------------------------------------------------------
 

@@ -8,9 +8,12 @@ the ranks of each case. Their results come back as plain data, and the check jud
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import runpy
+import signal
+import subprocess
 import sys
 import tempfile
 import traceback
@@ -22,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from rn50 import launch
 from rn50lib.lifetime import end_with_parent
 from workshop.checks import alone, compare, engine
 from workshop.checks.compare import wrong
@@ -40,9 +44,23 @@ def together(answer: Callable[..., Any], work: str, cases: Sequence[dict[str, An
         place = Path(folder)
         (place / "answer.py").write_text(alone.cell_of(answer), encoding="utf-8")
         words = ["-m", "workshop.checks.process_ranks", work, answer.__name__, str(place)]
-        line, env = [sys.executable, *words, json.dumps(list(cases))], {"GLOO_SOCKET_IFNAME": "lo"}
-        if problem := alone.run_command(line, "the group", LIMIT_S, env):
-            raise compare.Failed(problem, "")
+        process = subprocess.Popen(
+            [sys.executable, *words, json.dumps(list(cases))],
+            env=launch.with_library(dict(os.environ)) | {"GLOO_SOCKET_IFNAME": "lo"},
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            _, errors = process.communicate(timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            wrong(f"the group was stopped after {LIMIT_S:g} s.", compare.ENDLESS)
+        finally:  # also if the cell is interrupted
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        if process.returncode:
+            lines = errors.strip().splitlines() or [f"status {process.returncode}"]
+            raise compare.Failed(lines[-1], "")
         found: list[Any] = json.loads((place / "found.json").read_text())
         return found
 

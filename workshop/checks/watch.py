@@ -1,8 +1,8 @@
-"""One rank behind `checks.capstone`: runs a training script and notes what its network saw.
+"""One rank behind `checks.capstone`: what goes through the network of a script that `try` records.
 
-`python -m workshop.checks.watch DATA FILE OUT NOTES [TRACE]` calls `train(DATA, OUT)` of FILE and
-writes NOTES/seen-RANK.npz, arrays of `checks.capstone.Seen`. A script that fails leaves its
-traceback in NOTES/failed-RANK.txt. With TRACE, rank 0 writes a trace of a few steps to that file.
+`run` calls `train(DATA, OUT)` of a script and writes NOTES/seen-RANK.npz, arrays of
+`checks.capstone.Seen`; the arguments of the process are SCRIPT DATA OUT NOTES [TRACE]. With TRACE,
+rank 0 writes a trace of a few steps to that file.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import os
 import runpy
 import sys
 import time
-import traceback
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +38,10 @@ class Watch:
 
     def __init__(self, trace: Path | None = None) -> None:
         self.passes: list[dict[str, Any]] = []
-        self.rates: list[float] = []
         self.prints, self.logits = [torch.zeros(0, 3 * CELLS**2)], [torch.zeros(0)]
         self.inside = 0  # how many forward passes are inside each other
-        self.stepping = False
-        self.weights: list[Tensor] = []  # before each step: two sums
-        self.grads: list[Tensor] = []  # of a bias: its own gradient, and the one it used
-        self.local: dict[int, Tensor] = {}  # by parameter: its gradient before any exchange
-        self.hooked: set[int] = set()
-        self.group = ""  # what exchanges the gradients
+        self.steps = 0
+        self.in_step = False  # after a backward pass
         self.trace, self.profiler, self.marks = trace, None, []  # type: ignore[var-annotated]
 
     def mark(self, name: str) -> None:
@@ -78,28 +72,18 @@ class Watch:
             "size": tuple(x.shape[2:]),
             "evaluating": not any(norm.training for norm in norms),
             "parameters": sum(p.numel() for p in module.parameters()),
-            "step": len(self.rates),
+            "step": self.steps,
             "trained": False,  # until a backward pass goes through its output
         }
         if output.requires_grad:
-            output.register_hook(lambda gradient: entry.update(trained=True))
+            output.register_hook(lambda gradient: self.trained(entry))
         self.passes.append(entry)
         with torch.no_grad():
             self.prints.append(F.adaptive_avg_pool2d(x.float(), CELLS).flatten(1))
             self.logits.append(output.double().clone())
 
-    def added(self, optimizer: Any) -> None:
-        """Note the gradients of an optimizer's last parameter, a bias, before any exchange."""
-        self.hear_horovod()
-        last = optimizer.param_groups[-1]["params"][-1]
-        if id(last) in self.hooked or not last.requires_grad:
-            return
-        self.hooked.add(id(last))
-
-        def keep(gradient: Tensor) -> None:
-            self.local[id(last)] = self.local.get(id(last), 0) + gradient.detach().double()
-
-        last.register_hook(keep)
+    def trained(self, entry: dict[str, Any]) -> None:
+        entry["trained"] = self.in_step = True
 
     def hear_horovod(self) -> None:
         """Have the trace show Horovod's all-reduces, with the numbers that they exchange."""
@@ -113,32 +97,21 @@ class Watch:
 
     def step_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self.mark("update")
-        if self.stepping or not self.passes:  # Horovod's broadcast of an optimizer makes a step too
-            return
-        self.stepping = True
-        with torch.no_grad():
-            parameters = [p for group in optimizer.param_groups for p in group["params"]]
-            sums = torch.stack([p.double().sum() for p in parameters])
-            self.weights.append(torch.stack([sums.sum(), sums.abs().sum()]))
 
     def step_ends(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """Note a step. With Horovod, whose step calls that of the optimizer, note the inner one."""
-        if not self.stepping:
-            return
-        self.stepping = False
-        self.rates.append(float(optimizer.param_groups[0]["lr"]))
-        with torch.no_grad():
-            last = optimizer.param_groups[-1]["params"][-1]
-            own = self.local.pop(id(last), torch.zeros_like(last))
-            used = torch.zeros_like(last) if last.grad is None else last.grad
-            self.grads.append(torch.cat([own.flatten().double(), used.flatten().double()]))
-        if len(self.rates) == 1:
-            self.group = group_of()
-        self.follow()
+        """Count a step. With Horovod, whose step calls that of the optimizer, count the inner one.
+
+        Horovod's broadcast of an optimizer makes a step too, before any backward pass.
+        """
+        if self.in_step:
+            self.in_step = False
+            self.steps += 1
+            self.follow()
 
     def follow(self) -> None:
         """Trace a few steps, from the end of one update to the end of the next."""
-        if self.trace and len(self.rates) == FIRST:
+        if self.trace and self.steps == FIRST:
+            self.hear_horovod()
             when = schedule(wait=0, warmup=1, active=TRACED, repeat=1)
             file = str(self.trace)
             self.profiler = profile(  # type: ignore[assignment]
@@ -149,7 +122,7 @@ class Watch:
         elif self.profiler:
             self.mark("")
             self.profiler.step()
-            if len(self.rates) > FIRST + TRACED:
+            if self.steps > FIRST + TRACED:
                 self.profiler.stop()
                 self.profiler = None
         self.mark("input")
@@ -162,10 +135,7 @@ class Watch:
             for key in ("of", "size", "evaluating", "parameters", "step", "trained")
         }
         prints, logits = (torch.cat(parts).numpy() for parts in (self.prints, self.logits))
-        steps = {"weights": self.weights, "grads": self.grads}
-        noted = {key: torch.stack(all_of).numpy() for key, all_of in steps.items() if all_of}
-        noted |= {"rates": np.array(self.rates), "group": np.array(self.group)}
-        return found | noted | {"prints": prints, "logits": logits}
+        return found | {"prints": prints, "logits": logits}
 
 
 def shown(exchange: Any) -> Any:
@@ -180,51 +150,25 @@ def shown(exchange: Any) -> Any:
     return named
 
 
-def group_of() -> str:
-    """Return which library connects the ranks of this process, empty if none does."""
-    horovod = sys.modules.get("horovod.torch")
-    if horovod is not None and horovod.is_initialized() and horovod.size() > 1:
-        return "Horovod"
-    dist = torch.distributed
-    joined = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-    return "torch.distributed" if joined else ""
-
-
-def run(data: str, file: Path, out: Path, notes: Path, trace: Path | None = None) -> bool:
-    """Run a script, its import included, and write what was seen. Return False if it failed.
-
-    The process is the script's own: the hooks stay.
-    """
+def run() -> None:
+    """Run a script, its import included, write what was seen, and end the process."""
+    script, data, out, notes, *trace = sys.argv[1:]
     me = LaunchEnv.detect()
     rank = me.rank if me else 0
-    watch = Watch(trace if rank == 0 else None)
-    add, optimizer = torch.optim.Optimizer.add_param_group, torch.optim.Optimizer
-
-    def added(self: Any, group: Any) -> None:
-        add(self, group)
-        watch.added(self)
-
-    optimizer.add_param_group = added  # type: ignore[method-assign]
+    torch.nn.Linear(2, 2)(torch.zeros(2, 2)).sum().backward()  # PyTorch's own start does not count
+    watch = Watch(Path(trace[0]) if trace and rank == 0 else None)
     modules.register_module_forward_pre_hook(watch.enter)
     modules.register_module_forward_hook(watch.leave, always_call=True)
     register_optimizer_step_pre_hook(watch.step_begins)
     register_optimizer_step_post_hook(watch.step_ends)
     began = time.perf_counter()
     try:
-        runpy.run_path(str(file))["train"](data, str(out))
-    except (Exception, SystemExit):
-        (notes / f"failed-{rank}.txt").write_text(traceback.format_exc(), encoding="utf-8")
-        return False
+        runpy.run_path(script)["train"](data, out)
+    except SystemExit as error:
+        raise RuntimeError("train calls exit, and should return") from error
     seconds = time.perf_counter() - began
     watch.mark("")
-    np.savez(notes / f"seen-{rank}.npz", seconds=seconds, **watch.arrays())
-    return True
-
-
-if __name__ == "__main__":
-    torch.nn.Linear(2, 2)(torch.zeros(2, 2)).sum().backward()  # PyTorch's own start does not count
-    file, out, notes, *rest = map(Path, sys.argv[2:])
-    if not run(sys.argv[1], file, out, notes, rest[0] if rest else None):
-        sys.stdout.flush()
-        os._exit(1)  # the launcher ends the other ranks, which may wait for this one
+    np.savez(Path(notes, f"seen-{rank}.npz"), seconds=seconds, **watch.arrays())
+    sys.stdout.flush()
+    sys.modules["rn50_recorder.lifetime"].record_end(0)
     os._exit(0)  # what the script has left open, such as a process group, does not matter

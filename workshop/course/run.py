@@ -116,8 +116,6 @@ def run_notebook(path: Path, job: Outcome, out: Path) -> Outcome:
     folder.mkdir(parents=True, exist_ok=True)
     env = {processes.MARK: mark, "RN50_DATA": str(paths.data_home()), "PYTHONUNBUFFERED": "1"}
     env |= {"RN50_RUNS": str(out / "runs"), **this_kernel(out / ".jupyter")}
-    if job.parameters.get("profile") == "ci":  # set before a first cell may import PyTorch
-        env["OMP_WAIT_POLICY"] = "PASSIVE"
     os.environ.update(launch.with_library({**os.environ, **env}))
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # the task of an interrupted cell
     status, error, excerpt = FAILED, "", ""

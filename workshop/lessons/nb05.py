@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from workshop.checks import ex05_graph
 from workshop.checks.compare import refuse, wrong
 from workshop.checks.ramps import boxes, ramps
+from workshop.lessons import dali_graph
 from workshop.lessons.choice import choose
 from workshop.lessons.nb04 import EACH, HEIGHT, RANKS, SHARDS, WIDTH, write_numbered_shards
 
@@ -89,7 +89,7 @@ def run_on_constant(
         refuse((isinstance(found, tuple | list), "It returns several nodes.", "Return one."))
         return found, node
 
-    return ex05_graph.run(graph, (), count, 1, 0)[0]
+    return dali_graph.run(graph, (), count, 1, 0)[0]
 
 
 def check_boxes(levels: np.ndarray) -> None:
@@ -128,7 +128,7 @@ def judge_photos(yours: Callable[..., Any], folder: Path) -> str:
     crops: list[np.ndarray] = []
     for rank in range(RANKS):
         given = (folder, SIZE, CPU, rank, RANKS)
-        images, labels = ex05_graph.run(attempted(yours), given, BATCH, STEPS, rank)
+        images, labels = dali_graph.run(attempted(yours), given, BATCH, STEPS, rank)
         read.append(labels.tolist())
         if len(set(read[-1])) < len(read[-1]) or max(read[-1]) > SHARDS * EACH:
             wrong("The records are not those of `folder`.", "Find train-* and index/train-* in it,"
@@ -138,13 +138,13 @@ def judge_photos(yours: Callable[..., Any], folder: Path) -> str:
     check_boxes((np.concatenate(crops) + 1) * 127.5)
     refuse((max(map(max, read)) == SHARDS * EACH, "Labels start at 1.",
             "Subtract 1: shards count classes from 1, the network from 0."))  # fmt: skip
-    ex05_graph.check_shares(read)
+    dali_graph.check_shares(read)
     return "`photos` is right: the notebook uses yours."
 
 
 def judge_images(images: np.ndarray) -> None:
     """Raise Wrong unless the images of three batches are normalised crops of the known one."""
-    ex05_graph.check_form(images, SIZE)
+    dali_graph.check_form(images, SIZE)
     low, high = float(images.min()), float(images.max())
     refuse((low < -1.01 or high > 1.01 or low >= 0,
             f"Pixels range from {low:.2f} to {high:.2f} instead of -1 to 1.",

@@ -10,17 +10,14 @@ from pathlib import Path
 CODES = {"aten::_slow_conv2d_forward": "PyTorch's own", "aten::mkldnn_convolution": "oneDNN's"}
 
 
-def print_convolutions(trace: str, images: int) -> None:
-    """Print which code ran the convolutions of a trace of three predictions, and its time."""
-    events = json.loads(Path(trace).read_text())["traceEvents"]
-    for name, code in CODES.items():
-        ms = [event["dur"] / 3000 for event in events if event["name"] == name]
-        each = sum(ms) / images
-        print(f"  {code} code runs {len(ms) // 3} of its convolutions: {each:.2f} ms per image")
+def convolutions(trace: str) -> str:
+    """Return how many convolutions each code ran, from a trace of three predictions."""
+    names = [event["name"] for event in json.loads(Path(trace).read_text())["traceEvents"]]
+    return ", ".join(f"{names.count(name) // 3} by {code} code" for name, code in CODES.items())
 
 
-def onnx_parts(profile: str, runs: int) -> tuple[int, float, float]:
-    """Return how many operators ONNX Runtime ran, and the ms of convolutions and of the rest.
+def onnx_parts(profile: str, runs: int) -> tuple[float, float]:
+    """Return the ms of ONNX Runtime's convolutions and of the rest, per inference.
 
     What is fused into a convolution counts as a part of it. `profile` is the file of a session that
     made `runs` inferences; the times are medians without the first.
@@ -35,4 +32,4 @@ def onnx_parts(profile: str, runs: int) -> tuple[int, float, float]:
             ms[not event["args"]["op_name"].endswith("Conv")] += event["dur"] / 1000
         spent.append(ms)
     convolution, rest = map(statistics.median, zip(*spent, strict=True))
-    return count, convolution, rest
+    return convolution, rest

@@ -52,12 +52,6 @@ FORWARD = "torch.nn.functional.mse_loss(model(images), targets)"
 BACKWARD = f"    scaler.scale({FORWARD}).backward()"
 UNSCALE, STEP = "    scaler.unscale_(optimizer)", "scaler.step(optimizer)"
 CLIP = "    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)\n"
-MEAN = "mean=[255 * 0.485, 255 * 0.456, 255 * 0.406],"
-STD = "std=[255 * 0.229, 255 * 0.224, 255 * 0.225],"
-CROP = """fn.decoders.image_random_crop(
-        jpeg, random_area=[0.05, 1.0], random_aspect_ratio=[3 / 4, 4 / 3]
-    )"""
-NODES = "    return images, label"
 OWN = "mine = (rank + 1) * images // size - rank * images // size"
 COUNTS = "[min(batch, mine - step * batch) for step in range(steps)]"
 TOPK = "values, classes = torch.topk(probabilities, k, dim=1)"
@@ -257,30 +251,6 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ("        wait()\n", "        if name != 'device':\n            wait()\n",
          "'device': 3200000"),
     ],
-    "ex05.graph": [
-        ("random_shuffle=True", "random_shuffle=False", "in the order of the files"),
-        ("shard_id=rank, num_shards=size, ", "", "come on both ranks"),
-        ("random_area=[0.05, 1.0], ", "", "the crops cover 8 to"),
-        ("[3 / 4, 4 / 3]", "[0.5, 2.0]", "width over height of a crop"),
-        (CROP, "fn.decoders.image(jpeg)", "the crops cover 100 to"),
-        ("255 * 0.", "0.", "mean and std are on the scale"),
-        (MEAN, MEAN.replace("255 * ", ""), "not normalised as asked"),
-        (MEAN, "", STD, "", "their numbers range from"),
-        (MEAN, "mean=[255 * 0.406, 255 * 0.456, 255 * 0.485],", "not normalised as asked"),
-        ("fn.decoders.image_random_crop(\n        jpeg,", "fn.decoders.image_random_crop(\n"
-         "        jpeg, output_type=types.BGR,", "the images are blue, green, red"),
-        ('"CHW"', '"HWC"', "next to each other"),
-        ("fn.resize(part, resize_x=64, resize_y=64)", "part", "different sizes"),
-        ("=64", "=32", "an image is (3, 32, 32)"),
-        ("fn.random.coin_flip(probability=0.5)", "0", "0% of the images are mirrored"),
-        ("types.FLOAT", "types.FLOAT16", "the images are float16"),
-        ("labels=labels", "labels=sorted(labels)", "with the label of a different one"),
-        (NODES, "    return images", "is not a pair"),
-        (NODES, "    return images.gpu(), label", "DALI refuses the graph"),
-        (NODES, "    return images * float('nan'), label", "numbers are nan"),
-        (NODES, "    labels.reverse()\n" + NODES, "`labels` is changed"),
-        (NODES, "", "is a `return` missing?"),
-    ],
     "ex05.exact": [
         (OWN, "mine = images / size", "should be a whole number"),
         (COUNTS, "mine", "of type int, not a list"),
@@ -421,14 +391,6 @@ RIGHT: dict[str, list[tuple[str, ...]]] = {
         ("in works.items():", "in reversed(works.items()):\n        wait()"),
         ("    wait()\n    works", "    wait()\n    train(load())\n    wait()\n    works",
          "return rates", "return {name: float(rate) for name, rate in rates.items()}"),
-    ],
-    "ex05.graph": [
-        (NODES, "    return [images, label]"),
-        ("mirror=fn.random.coin_flip(probability=0.5),", "",
-         "small,", "fn.flip(small, horizontal=fn.random.coin_flip()),"),
-        (CROP, "fn.decoders.image(jpeg)", "fn.resize(part, resize_x=64, resize_y=64)",
-         "fn.random_resized_crop(part, size=[64, 64], random_area=[0.05, 1.0], "
-         "random_aspect_ratio=[3 / 4, 4 / 3])"),
     ],
     "ex05.exact": [(COUNTS, "(max(0, min(batch, mine - step * batch)) for step in range(steps))")],
     "ex06.casts": [

@@ -45,7 +45,8 @@ CAPSTONES = [  # a line of the solution, its replacement, and the diagnosis
      f"                weight.grad.mul_(1e30)\n{UPDATE}", "the logits are not finite"),
     ("    steps = len(labels)", "    steps = len(nowhere)", "NameError"),
     ("    steps = len(labels)", "    __import__('os').abort()\n    steps = len(labels)",
-     "the script ended its process: exitcode"),
+     "was killed by signal 6 (SIGABRT)"),
+    ("    steps = len(labels)", "    raise SystemExit(3)\n    steps = len(labels)", "calls exit"),
 ]  # fmt: skip
 HOROVOD = [  # from the solution to the same script with Horovod
     ("import numpy as np\n", "import horovod.torch as hvd\nimport numpy as np\n"),

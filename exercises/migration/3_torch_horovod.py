@@ -1,6 +1,6 @@
 """PyTorch with Horovod: the same five changes as in recipe 1.
 
-horovodrun -np 2 --gloo python exercises/migration/4_torch_horovod.py weights.npz
+horovodrun -np 2 --gloo python exercises/migration/3_torch_horovod.py weights.npz
 """
 
 import common

@@ -1,6 +1,6 @@
 """FSDP2: each rank keeps only its part of the weights, gradients and momentum.
 
-    torchrun --nproc-per-node 2 exercises/migration/6_fsdp2.py weights.npz
+    torchrun --nproc-per-node 2 exercises/migration/5_fsdp2.py weights.npz
 
 For models that do not fit into one GPU's memory. ResNet-50 fits: stay with DDP.
 """

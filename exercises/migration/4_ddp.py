@@ -1,6 +1,6 @@
 """DistributedDataParallel: the model is wrapped, not the optimizer.
 
-torchrun --nproc-per-node 2 exercises/migration/5_ddp.py weights.npz
+torchrun --nproc-per-node 2 exercises/migration/4_ddp.py weights.npz
 """
 
 import common
