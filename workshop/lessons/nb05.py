@@ -25,18 +25,11 @@ STEPS = SHARDS * EACH // RANKS // BATCH  # of a rank's epoch
 
 
 def crop(images: Any, size: int) -> Any:
-    """Return crops of 5 to 100% of the area, resized to a square of `size` pixels."""
+    """Return random squares, 37 to 75% of the area, resized to `size` x `size` pixels."""
     from nvidia.dali import fn
 
-    return fn.random_resized_crop(images, size=[size, size], random_area=[0.05, 1.0])
-
-
-def normalise(images: Any) -> Any:
-    """Return float32 images, one plane per colour, from -1 to 1, half of them mirrored."""
-    from nvidia.dali import fn
-
-    flip = fn.random.coin_flip()
-    return fn.crop_mirror_normalize(images, mirror=flip, mean=[127.5] * 3, std=[127.5] * 3)
+    area = {"random_area": [0.37, 0.75], "random_aspect_ratio": [1, 1]}
+    return fn.random_resized_crop(images, size=[size, size], **area)
 
 
 def photos(folder: Path, size: int, device: Any, rank: int, ranks: int) -> tuple[Any, Any]:
@@ -99,17 +92,15 @@ def run_on_constant(
     return dali_graph.run(graph, (), count, 1, 0)[0]
 
 
-def check_areas(crops: np.ndarray, least: tuple[float, float], asked: str) -> None:
-    """Raise Wrong unless crops (n, 3, size, size) of `ramps` have the areas that are `asked` for.
-
-    The smallest one has to be in the range `least`, and the largest one large.
-    """
-    _, _, width, height = boxes(crops).T
+def check_boxes(levels: np.ndarray) -> None:
+    """Raise Wrong unless crops (n, 3, size, size) of `ramps` are squares with the right areas."""
+    _, _, width, height = boxes(levels).T
     areas = width * height / WIDTH / HEIGHT
-    squares = np.allclose(width, height, rtol=0.1)  # which cover at most 75% of the image
-    right = least[0] < areas.min() < least[1] and areas.max() > (0.7 if squares else 0.8)
-    refuse((not right, f"The crops have {areas.min():.0%} to {areas.max():.0%} of the area.",
-            f"Pass random_area={asked}: a number drawn by Python stays the same."))  # fmt: skip
+    right = 0.32 < areas.min() < 0.47 and areas.max() > 0.7
+    refuse((np.abs(width / height - 1).max() > 0.1, "The crops are not squares.",
+            "Pass random_aspect_ratio=[1, 1]."),
+           (not right, f"The crops have {areas.min():.0%} to {areas.max():.0%} of the area.",
+            "Pass random_area=[0.37, 0.75]: a number drawn by Python stays the same."))  # fmt: skip
 
 
 def judge_crop(yours: Callable[..., Any]) -> str:
@@ -117,35 +108,8 @@ def judge_crop(yours: Callable[..., Any]) -> str:
     crops = run_on_constant(ramps(WIDTH, HEIGHT), 32 * BATCH, yours, SIZE)
     refuse((crops.shape[1:] != (SIZE, SIZE, 3), f"Crops have the shape {crops.shape[1:]}, not"
             f" ({SIZE}, {SIZE}, 3).", "Pass size=(size, size)."))  # fmt: skip
-    check_areas(np.moveaxis(crops, 3, 1).astype(float), (0.03, 0.075), "[0.05, 1.0]")
+    check_boxes(np.moveaxis(crops, 3, 1).astype(float))
     return "`crop` is right: the notebook uses yours."
-
-
-def check_normalise(yours: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a learner's `normalise` if it is right, else the finished one."""
-    judge = functools.partial(judge_normalise, yours)
-    return choose("normalise", yours, normalise, judge, show=True)
-
-
-def judge_normalise(yours: Callable[..., Any]) -> str:
-    """Return what is right. Raises Wrong, or NotImplementedError if the node is None."""
-    image = ramps(SIZE, SIZE) * (255 // (SIZE - 1))
-    images = run_on_constant(image, 8 * BATCH, yours)
-    dali_graph.check_form(images, SIZE)
-    right = np.moveaxis(image / 127.5 - 1, 2, 0)
-    plain, mirrored = (
-        np.isclose(images, pixels, atol=0.01).all(axis=(1, 2, 3))
-        for pixels in (right, right[..., ::-1])
-    )
-    found, half = mirrored.sum(), len(images) / 2
-    refuse(
-        (not (plain | mirrored).all(), f"Pixels from 0 to 255 become {images.min():.2f} to"
-         f" {images.max():.2f}; they should be the same image from -1 to 1, or its mirror image.",
-         "Pass mean=[127.5] * 3 and std=[127.5] * 3, and exchange nothing but left and right."),
-        (abs(found - half) > half / 2, f"{found} of {len(images)} images are mirrored, not half.",
-         "Pass mirror=fn.random.coin_flip(): a number drawn by Python stays the same."),
-    )  # fmt: skip
-    return "`normalise` is right: the notebook uses yours."
 
 
 def check(graph: Callable[..., Any], batches: Callable[..., Any]) -> tuple[Any, Any]:
@@ -171,8 +135,7 @@ def judge_photos(yours: Callable[..., Any], folder: Path) -> str:
                   " because your script has no global lists of shards.")  # fmt: skip
         judge_images(images)
         crops.append(images)
-    levels = (np.concatenate(crops) + 1) * 127.5
-    check_areas(levels, (0.32, 0.47), "[0.37, 0.75]")
+    check_boxes((np.concatenate(crops) + 1) * 127.5)
     refuse((max(map(max, read)) == SHARDS * EACH, "Labels start at 1.",
             "Subtract 1: shards count classes from 1, the network from 0."))  # fmt: skip
     dali_graph.check_shares(read)
@@ -186,12 +149,10 @@ def judge_images(images: np.ndarray) -> None:
     refuse((low < -1.01 or high > 1.01 or low >= 0,
             f"Pixels range from {low:.2f} to {high:.2f} instead of -1 to 1.",
             "They come from 0 to 255, so use mean=127.5 and std=127.5."))  # fmt: skip
-    _, _, width, height = boxes((images + 1) * 127.5).T
+    _, _, width, _ = boxes((images + 1) * 127.5).T
     refuse(
         (width.min() < 0, "Some images are mirrored.",
          "Leave out mirror, which changes some signs' meaning."),
-        (np.abs(width / height - 1).max() > 0.1, "The crops are not squares.",
-         "Pass random_aspect_ratio=[1, 1]."),
         (images[:, 2, 2:-2, 2:-2].std() > ALIASED, "The images are not antialiased: fine stripes"
          " of the photos become coarse ones.", "Leave out antialias=False."),
     )  # fmt: skip
