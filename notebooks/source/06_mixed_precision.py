@@ -31,7 +31,7 @@ turns = turns or session.turns
 ranks = min(8, len(session.machine.gpus)) or 1  # of the ladder's runs
 workers = max(1, session.machine.cores // ranks)  # per rank
 device = torch.device("cuda" if session.profile == "gpu" else "cpu")
-reduced = torch.float16 if device.type == "cuda" else torch.bfloat16  # compared with float32
+half = "float16" if device.type == "cuda" else "bfloat16"  # compared with float32
 emulated = device.type == "cpu" and not session.machine.bfloat16  # slow: fewer images
 batch, pixels = 2 if emulated else session.batch_size, session.image_size  # of your script
 timed = 2 if emulated else session.timed_batch  # images of the passes that are timed here
@@ -50,12 +50,11 @@ brief = {**sizes, "warm_up": 2 * workers + 1, "steps": 4, "trace": file}  # past
 dali = workshop.ladder.climb("3_dali", ranks=ranks, **brief)
 report = dali or workshop.ladder.climb("1_single", **brief)
 trace_ms = workshop.trace(file, show=False)
-convolution = trace_ms["convolution"] / sum(trace_ms.values())
-optimizer = trace_ms["optimizer"] / sum(trace_ms.values())
+shares = {kind: ms / sum(trace_ms.values()) for kind, ms in trace_ms.items()}
 step_ms = sum(report.get(f"{part}_ms", 0) for part in ("input", "compute", "communication"))
-both_passes = max(0.0, report["compute_ms"] / step_ms - optimizer)  # forward and backward
-print(f"Input takes {report['input_ms'] / step_ms:.1%} of a step,", end=" ")
-print(f"convolution {convolution:.0%}, both passes {both_passes:.0%}.")
+both_passes = max(0.0, report["compute_ms"] / step_ms - shares["optimizer"])
+print(f"Input takes {report['input_ms'] / step_ms:.1%} of a step, convolution", end=" ")
+print(f"{shares['convolution']:.0%}, both passes (forward and backward) {both_passes:.0%}.")
 
 # %% [markdown]
 # Once the input keeps up, computation dominates: arithmetic, mostly in convolutions, and memory traffic, mostly elsewhere. 16-bit numbers need half the memory and traffic of `float32`, and suitable hardware computes several times as fast.
@@ -81,10 +80,8 @@ for dtype, (integer, exponent) in formats.items():
     print("{:15} {} {:8} {:23}".format(str(dtype), *parts), end=" ")
     print(f"largest {info.max:.3g}, smallest {info.smallest_normal * info.eps:.2g},", end=" ")
     print(f"spacing at 1: {info.eps:.2g}")
-
-for value in (70_000.0, 1e-8, 1.001):
-    print(f"{value:g} becomes", end=" ")
-    print(*(f"{torch.tensor(value, dtype=dtype).item():.6g}" for dtype in formats), sep=", ")
+    stored = torch.tensor([70_000, 1e-8, 1.001], dtype=dtype).tolist()
+    print("    70000, 1e-08 and 1.001 become", ", ".join(f"{number:.6g}" for number in stored))
 
 # %% [markdown]
 # `bfloat16` is a `float32` rounded to its first 16 bits: nearly the same range, but only two or three decimal digits. `float16` is eight times as precise, but covers only 6e-8 to 65,504.
@@ -145,12 +142,9 @@ powers = gradients.abs().log2().numpy()
 axes.hist(powers, bins=range(-45, 24), density=True, color=workshop.FINDING)
 for edge in (-25, -14, 16):
     axes.axvline(edge, color="0.5")
-zones = {"zero in float16": -35, "fewer bits": -19.5, "full precision": 1, "infinite": 20}
-for name, middle in zones.items():
-    axes.text(middle, 1.01, name, transform=axes.get_xaxis_transform(), ha="center")
 finding = f"{vanish:.1f}% underflow in float16, {vanish_bfloat16:.2f}% in bfloat16"
-axes.set_title(f"Gradients that flow back: {finding}", pad=20)
-axes.set(xlabel="magnitude of a gradient, power of two", ylabel="share of them")
+axes.set(title=f"Gradients that flow back: {finding}", ylabel="share of them")
+axes.set_xlabel("power of two; float16: zero below -25, fewer bits below -14, infinite from 16 on")
 workshop.figure(fig, alt="Histogram of the magnitudes of gradients, in powers of two.")
 
 # %% [markdown]
@@ -315,8 +309,8 @@ for name, dtype in precisions.items():
     peaks[name] = 2 * side**3 / seconds("a @ a", a=a)
 if emulated:  # bfloat16 is then computed in float32
     peaks["bfloat16"] = max(peaks.values())
-array = torch.zeros(2**27 if device.type == "cuda" else 2**24, device=device)
-bandwidth = 2 * array.nbytes / seconds("array.clone()", array=array)
+array, copy = torch.zeros(2, 2**27 if device.type == "cuda" else 2**24, device=device)
+bandwidth = 2 * array.nbytes / seconds("copy.copy_(array)", array=array, copy=copy)
 for name, peak in peaks.items():
     print(f"{name:8} {peak / 1e9:10,.1f} GFLOP/s: more than {peak / bandwidth:.0f} FLOP per byte")
 print(f"memory   {bandwidth / 1e9:10,.1f} GB/s")
@@ -346,31 +340,15 @@ def batch_norm(images, size):
 convolution = nb06.check("convolution", convolution)
 batch_norm = nb06.check("batch_norm", batch_norm)
 for name, layer in (("convolution", convolution), ("batch norm", batch_norm)):
-    print(f"{name}: {np.divide(*layer(96, 2)):.1f} operations per byte in 16 bits")
-
-# %%
-half = str(reduced)[6:]
-maps = torch.randn(timed, 64, 56, 56, device=device).to(memory_format=torch.channels_last)
-conv, norm = torch.nn.Conv2d(64, 64, 3, padding=1, bias=False), torch.nn.BatchNorm2d(64)
-rows = []
-for count, layer in ((convolution, conv.to(device)), (batch_norm, norm.to(device))):
-    counted, measured = {}, {}
-    for name in ("float32", half):
-        set_tf32(name)
-        operations, moved = count(timed, nb06.BYTES[name])
-        counted[name] = 1000 * max(operations / peaks[name], moved / bandwidth)
-        inputs = maps.to(precisions[name])
-        with torch.autocast(device.type, reduced, enabled=name == half):
-            measured[name] = 1000 * seconds("layer(inputs)", layer=layer, inputs=inputs)
-    gains = [ms["float32"] / ms[half] for ms in (counted, measured)]
-    rows.append([type(layer).__name__, counted["float32"], measured["float32"],
-                 counted[half], measured[half], *gains])  # fmt: skip
-columns = ["ms", "float32: counted", "measured", f"{half}: counted", "measured",
-           "gain: counted", "measured"]  # fmt: skip
-workshop.table(rows, columns, f"Forward pass of {timed} images")
+    roofline = {}
+    for dtype in ("float32", half):
+        operations, moved = layer(timed, nb06.BYTES[dtype])
+        roofline[dtype] = max(operations / peaks[dtype], moved / bandwidth)
+    print(f"{name}: {operations / moved:.1f} FLOP per byte in 16 bits;", end=" ")
+    print(f"by the count, 16 bits gain {roofline['float32'] / roofline[half]:.2f}")
 
 # %% [markdown]
-# By the count, 16 bits gain 2 for the batch norm, and for the convolution the ratio of the peaks. A layer that takes longer than counted is less efficient than a matrix product, or a copy; one that takes less is more efficient, or its arrays fit in a cache.
+# By the count, 16 bits gain 2 for the batch norm, and for the convolution the ratio of the peaks. Two sections below, you test it.
 #
 # ## Compare all precisions
 #
@@ -427,43 +405,33 @@ session.expect(dict.fromkeys(["h100.float16.ips", "h100.bfloat16.ips"]))
 # %%
 from torch import profiler
 
-from rn50.allocator import keep_memory
-
-keep_memory()  # on a CPU, a new array otherwise costs page faults
-
 
 def traced(name):
-    """Trace both passes three times after a warm-up; return the ms of each kind of layer."""
+    """Trace both passes after a warm-up; return the mean ms of each kind of layer."""
     file = session.folder / f"{name}.json"
-    schedule = profiler.schedule(wait=0, warmup=1, active=3, repeat=1)
+    schedule = profiler.schedule(wait=0, warmup=1, active=session.traces, repeat=1)
     with profiler.profile(schedule=schedule) as trace:
-        for _ in range(4):
+        for _ in range(1 + session.traces):
             passes(name, "channels last")
             trace.step()
     trace.export_chrome_trace(str(file))
     return workshop.trace(file, show=False)
 
 
-traces = {"float32": [], half: []}
-for _ in range(session.traces):
-    for name, found in traces.items():
-        found.append(traced(name))
-
 kinds = {"convolution": ["convolution"], "normalisation": ["batch norm"],
          "pointwise": ["ReLU", "addition"]}  # fmt: skip
-rows = []
-for kind, layers in kinds.items():
-    row, measured = [kind], {}
-    for name, found in traces.items():
-        counted = nb06.least_ms(network, pixels, timed, name, peaks[name], bandwidth)
-        measured[name] = [ms[kind] for ms in found]
-        row += [sum(counted[layer] for layer in layers), np.median(measured[name])]
-    rows.append([*row, str(workshop.ratio(np.divide(measured["float32"], measured[half])))])
+rows = [[kind] for kind in kinds]
+for name in ("float32", half):
+    measured = traced(name)
+    counted = nb06.least_ms(network, pixels, timed, name, peaks[name], bandwidth)
+    for row, (kind, layers) in zip(rows, kinds.items(), strict=True):
+        row += [sum(counted[layer] for layer in layers), measured[kind]]
 columns = ["ms", "float32: counted", "measured", f"{half}: counted", "measured", "gain"]
-workshop.table(rows, columns, f"Both passes, batch {timed}, {pixels} px, turns: {session.traces}")
+rows = [[*row, row[2] / row[4]] for row in rows]
+workshop.table(rows, columns, f"Both passes, batch {timed}, {pixels} px")
 
 # %% [markdown]
-# On a CPU, convolution gains most: with arrays this small, traffic hardly limits the other kinds, and halving it gains little. How is it on a GPU? The next cell draws the same count for a recorded H100. The one after it answers the question at the start: it counts for a V100. **Predict:** what takes the longest on the H100?
+# On a CPU with instructions for `bfloat16`, convolution gains most. With arrays this small, traffic hardly limits the other kinds, and halving it gains little. And on a GPU? The next cell draws the same count for a recorded H100. The one after it counts for a V100: the question at the start. **Predict:** what takes the longest on the H100?
 
 # %%
 resnet50 = resnet.resnet(50)
@@ -477,13 +445,12 @@ step_ms = 1000 * 256 / recorded["h100.float16.ips"]
 fig, axes = plt.subplots()
 axes.bar(kinds, measured, color=workshop.FINDING, label="measured")
 axes.bar(kinds, [counted[kind] for kind in kinds], fill=False, ls="--", label="counted")
-axes.set_title(f"H100: batch norm, ReLU, addition: {sum(measured[1:]):.1f} of {step_ms:.1f} ms")
+others = f"batch norm, ReLU and addition take {sum(measured[1:]):.1f} of {step_ms:.1f} ms"
+axes.set_title(f"H100: {others}")
 axes.set(ylabel="ms per step, float16")
 axes.legend()
 workshop.figure(fig, alt="Bars of four kinds of layers; a dashed outline shows the counted time.")
-mfu = recorded["h100.float16.ips"] * resnet50.train_flops(224) / peak
-print(f"MFU: {mfu:.0%}. Channels last, batch 256, 224 px, bars", end=" ")
-print(session.results["h100.convolution.ms"].provenance)
+print("Channels last, batch 256, 224 px,", session.results["h100.convolution.ms"].provenance)
 
 # %%
 for what, peak, dtype in [
@@ -496,7 +463,7 @@ for what, peak, dtype in [
     print(f"V100, {what}: {96_000 / sum(counted.values()):,.0f} images/s by the count")
 
 # %% [markdown]
-# On the H100, batch norm takes as long as convolution, and over half of the step hardly computes: without that half, the MFU would be about 40%. These layers take about as long as counted (below it: faster than a copy).
+# On the H100, batch norm takes as long as convolution, and over half of the step hardly computes. These layers take about as long as counted (less: faster than a copy).
 #
 # So where does the V100's 3.6 come from? By the count, 2.1 from faster arithmetic and 1.8 from half the traffic, together 3.8. The published FP16 run also has a larger batch, channels last and fused layers, which the count leaves out.
 #
@@ -528,19 +495,18 @@ def tail(x, shortcut):
     return norm(x).add_(shortcut).relu_()  # in place, as in the network
 
 
-shape = (session.tail, 64, 56, 56)
-pairs = {name: torch.randn(2, *shape, device=device).to(precisions[name])
-         for name in ("float32", half)}  # fmt: skip
+pair = torch.randn(2, session.tail, 64, 56, 56, device=device)
+pairs = {"float32": pair, half: pair.to(precisions[half])}
 versions = {"one by one": tail}
 if session.compile:
     try:
         fused = torch.compile(tail)
-        fused(*pairs["float32"])
+        fused(*pair)
         versions["fused"] = fused
     except RuntimeError as error:  # such as a missing C++ compiler
         print("torch.compile does not work here:", str(error).splitlines()[0])
 
-copy_ms = 1000 * seconds("x.clone()", x=pairs["float32"][0])  # reads one array, writes one
+copy_ms = 1000 * seconds("x.clone()", x=pair[0])  # reads one array, writes one
 rows = []
 for version, function in versions.items():
     accesses = sum(block_end(version == "fused"))
@@ -554,7 +520,7 @@ columns = ["", "arrays read or written", "ms: counted", "measured", "gain: count
 title = f"The end of a block, {session.tail} images; counted at the speed of a float32 copy"
 workshop.table(rows, columns, title)
 session.expect({"h100.compiled.ips": None})
-del pairs
+del pair, pairs
 
 # %% [markdown]
 # A time far above its count is not spent on traffic alone, and 16 bits can gain more than 2: in `float32`, a CPU's batch norm adds the numbers of its sums one by one ([source](https://github.com/pytorch/pytorch/blob/02793981e2a23214e0a159b7eef8685ea5738310/aten/src/ATen/native/cpu/batch_norm_kernel.cpp)). In the whole network, compiling gained about 1.2 (two H100s, on two days).
@@ -622,9 +588,9 @@ workshop.ladder.figure("4_amp")
 for n in (1, 4, 8):
     fp16, fp32 = (session.results[f"published.v100.{n}gpu.{p}.top1"] for p in ("fp16", "fp32"))
     print(f"FP16 {fp16.value:.2f}%, FP32 {fp32.value:.2f}%: {fp16.provenance}")
-keys = [f"roadsigns.resnet50.{dtype}.top1" for dtype in ("bfloat16", "float32")]
-session.expect(dict.fromkeys(keys))
-short, full = (session.results[key].each for key in keys)  # top-1 of each seed
+recorded = [f"roadsigns.resnet50.{dtype}.top1" for dtype in ("bfloat16", "float32")]
+session.expect(dict.fromkeys(recorded))
+short, full = (session.results[key].each for key in recorded)  # top-1 of each seed
 gap = np.mean(full) - np.mean(short)
 error = np.sqrt(np.var(full, ddof=1) / len(full) + np.var(short, ddof=1) / len(short))
 print(f"The means differ by {gap:.2f} points, or {gap / error:.1f} standard errors.")
@@ -637,7 +603,7 @@ print(f"The means differ by {gap:.2f} points, or {gap / error:.1f} standard erro
 # - Exponent bits set the range, mantissa bits the precision: `float16` lacks range, `bfloat16` precision.
 # - A loss scale moves gradients into `float16`'s range. A fixed scale can fail silently.
 # - Many updates are too small for 16 bits, so the weights stay in `float32`.
-# - Arithmetic-bound layers can gain most; by the count, memory-bound ones gain a factor of 2, the optimizer nothing. Fusing saves traffic, too.
+# - Arithmetic-bound layers can gain most; by the count, memory-bound ones gain a factor of 2. Fusing saves traffic, too.
 #
 # **Try it:** in `train_scaled`, round the weights to `bfloat16` after each step, and predict the loss of the last run. (On an EPYC, it was 2.06 instead of 1.91.)
 #
