@@ -144,7 +144,9 @@ for edge in (-25, -14, 16):
     axes.axvline(edge, color="0.5")
 finding = f"{vanish:.1f}% underflow in float16, {vanish_bfloat16:.2f}% in bfloat16"
 axes.set(title=f"Gradients that flow back: {finding}", ylabel="share of them")
-axes.set_xlabel("power of two; float16: zero below -25, fewer bits below -14, infinite from 16 on")
+axes.set_xlabel(
+    "magnitude, power of two (float16: zero below -25, fewer bits to -14, infinite from 16)"
+)
 workshop.figure(fig, alt="Histogram of the magnitudes of gradients, in powers of two.")
 
 # %% [markdown]
@@ -348,7 +350,7 @@ for name, layer in (("convolution", convolution), ("batch norm", batch_norm)):
     print(f"by the count, 16 bits gain {roofline['float32'] / roofline[half]:.2f}")
 
 # %% [markdown]
-# By the count, 16 bits gain 2 for the batch norm, and for the convolution the ratio of the peaks. Two sections below, you test it.
+# By the count, 16 bits gain 2 for the batch norm, and for the convolution at most the ratio of the peaks. A trace tests it below.
 #
 # ## Compare all precisions
 #
@@ -420,14 +422,15 @@ def traced(name):
 
 kinds = {"convolution": ["convolution"], "normalisation": ["batch norm"],
          "pointwise": ["ReLU", "addition"]}  # fmt: skip
-rows = [[kind] for kind in kinds]
-for name in ("float32", half):
-    measured = traced(name)
-    counted = nb06.least_ms(network, pixels, timed, name, peaks[name], bandwidth)
-    for row, (kind, layers) in zip(rows, kinds.items(), strict=True):
+traces = {name: traced(name) for name in ("float32", half)}
+rows = []
+for kind, layers in kinds.items():
+    row = [kind]
+    for name, measured in traces.items():
+        counted = nb06.least_ms(network, pixels, timed, name, peaks[name], bandwidth)
         row += [sum(counted[layer] for layer in layers), measured[kind]]
+    rows.append([*row, row[2] / row[4]])
 columns = ["ms", "float32: counted", "measured", f"{half}: counted", "measured", "gain"]
-rows = [[*row, row[2] / row[4]] for row in rows]
 workshop.table(rows, columns, f"Both passes, batch {timed}, {pixels} px")
 
 # %% [markdown]
@@ -460,7 +463,7 @@ for what, peak, dtype in [
 ]:
     rate, traffic = 1e12 * recorded[peak], 1e9 * recorded["v100.bandwidth"]
     counted = nb06.least_ms(resnet50, 224, 96, dtype, rate, traffic)
-    print(f"V100, {what}: {96_000 / sum(counted.values()):,.0f} images/s by the count")
+    print(f"V100, {what}: {1000 * 96 / sum(counted.values()):,.0f} images/s by the count")
 
 # %% [markdown]
 # On the H100, batch norm takes as long as convolution, and over half of the step hardly computes. These layers take about as long as counted (less: faster than a copy).
