@@ -36,7 +36,7 @@ emulated = device.type == "cpu" and not session.machine.bfloat16  # slow: fewer 
 batch, pixels = 2 if emulated else session.batch_size, session.image_size  # of your script
 timed = 2 if emulated else session.timed_batch  # images of the passes that are timed here
 if device.type == "cuda" and torch.cuda.mem_get_info()[1] < 40e9:
-    timed = batch  # float32 needs about 25 GB for 256 images
+    timed = batch  # float32 keeps 23 GB for 256 images
 
 # %% [markdown]
 # ## Where is the time going?
@@ -577,7 +577,7 @@ else:
 workshop.ladder.figure("4_amp")
 
 # %% [markdown]
-# If the two ranges do not overlap, the passes gained more or less than alone, or the rest of the step changed. The recorded H100's rung 4 reached 2,530 images/s, not 4,833 as above. It differs in layout (NCHW), batch (128), input (JPEG files) and waiting between a step's parts.
+# If the two ranges do not overlap, the passes gained more or less than alone (on a GPU: in a larger batch), or the rest of the step changed. The recorded H100's rung 4 reached 2,530 images/s, not 4,833 as above. It differs in layout (NCHW), batch (128), input (JPEG files) and waiting between a step's parts.
 #
 # ## The same accuracy?
 #
