@@ -171,6 +171,7 @@ LAMBDA = "...\n\nscript_gain = lambda share, faster: 1 / (1 - share + share / fa
         ("def next_scale", RULE, "right in all 5 test cases"),
         ("def next_scale", RULE.replace("/ 2", "/ 4"), "gives (256, 0). It should be (512, 0)"),
         ("def convolution", [CONVOLUTION, NORM], "✓ `batch_norm`"),
+        ("def convolution", [CONVOLUTION, NORM], "by the count, 16 bits gain 2.00"),
         ("def convolution", [CONVOLUTION.replace(" + 36864", ""), NORM], "weights are read, too"),
         ("def convolution", [CONVOLUTION.replace("images *", ""), NORM], "convolution(3, 4) gives"),
         ("def block_end", "return (3, 1) if fused else (5, 3)", "✓ `block_end`"),
@@ -181,7 +182,8 @@ LAMBDA = "...\n\nscript_gain = lambda share, faster: 1 / (1 - share + share / fa
     ],
 )
 def test_functions_in_06(start: str, answers: Any, said: str, tmp_path: Path, capsys) -> None:
-    names = {"np": np, "nb06": nb06}
+    limits = {"peaks": {"float32": 1e12, "bfloat16": 4e12}, "bandwidth": 1e11}
+    names = {"nb06": nb06, "timed": 16, "half": "bfloat16", **limits}
     execute("06", start, answers, names, tmp_path, cells=1)
     assert said in capsys.readouterr().out
     # a wrong answer is not used further
