@@ -111,7 +111,7 @@ measure = nb08_checks.check_clock(measure, "clock.py")
 # %% [markdown]
 # ## Seven mistakes
 #
-# Each experiment takes *n* ratios of a wrong to a right result, in turns if possible. The rule of this course, `workshop.ratio`: a difference is clear if *n* ≥ 5 and all ratios are on one side of 1. Two equally fast things pass by chance in 1 of 16 comparisons with *n* = 5, so repeat one before you act on it. **Predict** for each mistake: too fast or too slow, and by how much?
+# Most experiments take *n* ratios of a wrong to a right result, in turns if possible. The rule of this course, `workshop.ratio`: a difference is clear if *n* ≥ 5 and all ratios are on one side of 1. Two equally fast things pass by chance in 1 of 16 comparisons with *n* = 5, so repeat one before you act on it. **Predict** for each mistake: too fast or too slow, and by how much?
 #
 # ### 1. No warm-up, and a clock that does not wait
 #
@@ -121,7 +121,7 @@ measure = nb08_checks.check_clock(measure, "clock.py")
 # %%
 def show(mistake, wrong, right, unit="img/s"):
     """Print the medians of wrong and right results, and what their ratios say."""
-    print(f"{mistake}: {np.median(wrong):,.4g} instead of {np.median(right):,.4g} {unit};", end=" ")
+    print(f"{mistake}: {np.median(wrong):,.5g} instead of {np.median(right):,.5g} {unit};", end=" ")
     print(f"wrong over right: {workshop.ratio(np.divide(wrong, right))}")
 
 
@@ -215,7 +215,7 @@ torch.cuda.empty_cache()  # the processes below need the memory
 #
 # While you validate or save, the `DataLoader` fills its queue, and a short epoch takes its batches from there.
 #
-# In [NVIDIA's commands](../docs/reference.md), `--num-examples 25600` sets the length of DALI's iterator: with eight GPUs, about six restarts in 100 timed iterations. **That follows from the release's source code; its cost was never published.** The next cell runs epochs of 10 batches. A restart starts processes and an empty queue; with `persistent_workers`, the processes stay, as DALI's threads do.
+# In [NVIDIA's commands](../docs/recipes.md#what-the-published-speeds-measured), `--num-examples 25600` sets the length of DALI's iterator: with eight GPUs, about six restarts in 100 timed iterations. **That follows from the release's source code; its cost was never published.** The next cell runs epochs of 10 batches. A restart starts processes and an empty queue; with `persistent_workers`, the processes stay, as DALI's threads do.
 
 
 # %%
@@ -248,7 +248,7 @@ def take():
 
 
 short, long = [], []
-for _ in range(session.batches // 10):
+for _ in range(session.turns):
     time.sleep(0.5)  # validation, a checkpoint
     short.append(3 * 8 / sum(measure(take, 3, 0, int)))
     long.append(10 * 8 / sum(measure(take, 10, 4, int)))
@@ -269,11 +269,11 @@ show("7. restarts", restarts, without)
 show("7. restarts, persistent workers", persistent, without)
 
 # %% [markdown]
-# Time more batches than the queue holds, and restarts only if your training has them.
+# Time more batches than the queue holds, and restarts only if your training has them. If only the first ratio of 7 is clear, starting processes costs, and an empty queue does not.
 #
 # ## A benchmark tool
 #
-# `rn50 benchmark` has the flags of NVIDIA's `benchmark.py`: workers (`-n`), batches (`-b`), iterations per epoch (`-i`), epochs (`-e`), and warm-up epochs to discard (`-w`). It reports **Total IPS** on *real* images: the global batch divided by the mean iteration time, input and computation together, without the first iteration of each epoch. The largest batch deliberately exceeds the data set. **Predict** its rate for the other batch.
+# `rn50 benchmark` has the flags of NVIDIA's `benchmark.py`: workers (`-n`), batches (`-b`), iterations per epoch (`-i`), epochs (`-e`), and warm-up epochs to discard (`-w`). It reports **Total IPS** on *real* images: the global batch divided by the mean iteration time, input and computation together, without the first iteration of each epoch. The largest batch deliberately exceeds the data set.
 
 # %% language="bash" magic_args="-e"
 # rm -f real.json  # else it is stale if this fails
@@ -387,7 +387,7 @@ ddp = DistributedDataParallel(alone, process_group=group, broadcast_buffers=Fals
 optimizer = torch.optim.SGD(alone.parameters(), lr=0.001, momentum=0.9)
 
 
-def training_step(model, batch):
+def training_step(model, batch, barrier):
     images = torch.randn(batch, 3, size, size, device=device)
     images = images.contiguous(memory_format=torch.channels_last)
     labels = torch.randint(12, (batch,), device=device)
@@ -396,7 +396,7 @@ def training_step(model, batch):
         with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
             loss = cross_entropy(model(images), labels)
         loss.backward()
-        if way == "barrier":  # waits for the slowest worker, plus a message of 4 bytes
+        if barrier:  # waits for the slowest worker, plus a message of 4 bytes
             dist.all_reduce(number, group=group)
         optimizer.step()
         optimizer.zero_grad()
@@ -414,7 +414,8 @@ for _ in range(1 + turns):  # the first turn warms up
         for count, seconds in found[way].items():
             dist.barrier()
             if way not in ("alone", "all cores") or rank == 0:
-                took = measure(training_step(ways[way], count), steps, first, wait)
+                one = training_step(ways[way], count, barrier=way == "barrier")
+                took = measure(one, steps, first, wait)
                 seconds.append(statistics.median(took))
             dist.barrier()
 messages = {25 * 2**k: [] for k in range(11, 19)}  # 0.2 to 26 MB, the size of DDP's buckets
@@ -503,7 +504,7 @@ workshop.figure(fig, alt=f"Speed of {workers} workers over one: weak {weak}; str
 #
 # ## Predict GPUs you do not have
 #
-# Published Total IPS of a DGX-1 with NVIDIA's MXNet container 18.12 ([the commands](../docs/reference.md)):
+# Published Total IPS of a DGX-1 with NVIDIA's MXNet container 18.12 ([the commands](../docs/recipes.md#what-the-published-speeds-measured)):
 #
 # | GPUs | FP16, batch 208 | weak scaling | FP32, batch 96 | weak scaling | FP16/FP32 (mistake 3) |
 # |---:|---:|---:|---:|---:|---:|
@@ -538,7 +539,7 @@ for cause, what in (("stragglers", "a step varies by"), ("communication", "bandw
     print(f"{cause}: {what} {one:.1%} (fitted to one DGX-1) or {more:.1%} (to DLPerf)")
 
 # %% [markdown]
-# Bandwidth and latency alone explain almost none of the V100s' loss (8 A100s lose only 2%). In these eight rows, the last two models err by 3 to 4% on average, but assume different causes. So these rates do not explain notebook 03's 17.9 ms: *why* a step takes longer, only controls and a trace show.
+# Bandwidth and latency alone explain almost none of the V100s' loss. In these eight rows, the last two models err by 3 to 4% on average, but assume different causes; one uses only 6 to 7% of the bandwidth. So these rates do not explain notebook 03's 17.9 ms: *why* a step takes longer, only controls and a trace show.
 #
 # ## Decide
 #
@@ -578,7 +579,7 @@ columns.append("cost of a run, 16 over 8")
 workshop.table(options, columns, f"Predicted and published; you said {sixteen or 'nothing'}")
 
 # %% [markdown]
-# Up to about 8,192 images, the plain recipe loses almost nothing. Beyond that, use strong scaling or a recipe for large batches. Even on 8 GPUs, another recipe can save time (the last published row).
+# Up to about 8,192 images, the plain recipe loses almost nothing. Beyond that, use strong scaling or a recipe for large batches. Even on 8 GPUs, another recipe can save time: the last published row took 28.7 minutes.
 #
 # Both models are fitted to one host, a DGX-1; the published hosts of DLPerf lose more. For fast GPUs with one slow adapter per host, the models disagree. Then measure first: rent two such hosts for an hour, and start `bench.py` on both (`torchrun --nnodes 2 …`).
 #
@@ -591,7 +592,7 @@ threshold = None  # your number: the least speed of 16 GPUs over 8
 gained = {rung: gain.median for rung, gain in gains.items() if gain.clear and gain.median > 1}
 print("Largest clear gain here:", max(gained, key=gained.get, default="no rung"), end="; ")
 print(f"{workers} workers over one: {scaled['weak']}")
-for links in dict.fromkeys(row[0] for row in options):
+for links in networks:
     low, high = speeds = sorted(row[2] for row in options if row[0] == links)
     print(f"{links}: 16 GPUs are {low:.2f} to {high:.2f} times as fast as 8,", end=" ")
     print(f"a run's cost changes by {2 / high - 1:+.0%} to {2 / low - 1:+.0%}", end="; ")
