@@ -184,7 +184,7 @@ print(f"your warm steps: the best of 5 is {above:.1%} above the mean")
 # %% [markdown]
 # ### 3. Batch 208 versus batch 96
 #
-# NVIDIA's table (see [below](#Predict-GPUs-you-do-not-have)) reports FP16 as 3.6 times as fast as FP32 on a V100, but with 208 images per step instead of 96. What do 16 bits alone gain? Let what you compare **take turns**, so that a slowdown affects both. (With small batches, fixed costs make this mistake larger.)
+# NVIDIA's table (see [below](#Predict-GPUs-you-do-not-have)) reports FP16 as 3.6 times as fast as FP32 on a V100, but with 208 images per step instead of 96. What do 16 bits alone gain? Let what you compare **take turns**, so that a slowdown affects both.
 
 # %%
 batch, pixels = (4, max(32, session.size // 2)) if emulated else (big, session.size)
@@ -207,16 +207,14 @@ show("3. unequal batches", (batch / half_s) / (fewer / small_s), full_s / half_s
 from torch.utils.data import DataLoader, TensorDataset
 
 data = TensorDataset(torch.randn(big, 3, session.size, session.size), torch.randint(12, (big,)))
-sweep = {}
 for batch in (big // 2, big, 100_000):
-    begin, trained = time.perf_counter(), 0
-    for images, labels in DataLoader(data, batch, drop_last=True):
+    loader = DataLoader(data, batch, drop_last=True)
+    begin = time.perf_counter()
+    for images, labels in loader:
         train(images.to(device, memory_format=torch.channels_last), labels.to(device))
-        trained += len(labels)
     wait()
-    sweep[batch] = len(data) / (time.perf_counter() - begin)
-    print(f"batch {batch:,}: {sweep[batch]:,.1f} img/s; images trained on: {trained}")
-print(f"fastest batch: {max(sweep, key=sweep.get):,}")
+    rate = len(data) / (time.perf_counter() - begin)
+    print(f"batch {batch:,}: {rate:,.1f} img/s, from {len(loader)} training steps")
 torch.cuda.empty_cache()  # the processes below need the memory
 
 # %% [markdown]
@@ -228,23 +226,20 @@ torch.cuda.empty_cache()  # the processes below need the memory
 
 # %% language="bash" magic_args="-e"
 # echo '{"metrics": {"train.total_ips": [1442.6]}}' > report.json  # yesterday's
-# rn50 run --load-epoch 7 --model-prefix no-such-model --report report.json 2>&1 || status=$?
-# python -c 'import json; print("read:", json.load(open("report.json"))["metrics"])'
-# echo "but the run ended with exit status $status"
-# status=0
+# rn50 run --load-epoch 7 --model-prefix no-such-model --report report.json 2>&1 || echo "exit: $?"
+# cat report.json
 # rn50 benchmark $TOOL -w 1 --no-val --num-layers $LAYERS --image-shape $SIZE --dtype $DTYPE \
-#   -n 1 -b $BATCH,100000 --data-root "$DATA" -o new.json > log.txt 2>&1 || status=$?
-# grep -A 2 'total_ips, images' log.txt || cat log.txt
-# echo "rn50 benchmark exited with status $status (expected: 1, as one batch is too large)"
+#   -n 1 -b $BATCH,100000 --data-root "$DATA" -o new.json > log.txt 2>&1 || echo "exit: $?"
+# grep -A 3 'total_ips, images' log.txt || cat log.txt
 
 # %% [markdown]
-# Accept a number only if *this* run wrote it and exited with 0. `rn50 benchmark`, with the flags of NVIDIA's `benchmark.py`, does: it reports **Total IPS** on *real* images, the global batch divided by the mean iteration time.
+# Accept a number only if *this* run wrote it and exited with 0. `rn50 benchmark`, with the flags of NVIDIA's `benchmark.py`, reports the batch that was never full as failed. **Total IPS** is the global batch divided by the mean iteration time, on *real* images.
 #
 # ### 6 and 7. A loader that fills its queue, or restarts
 #
 # While you validate or save, the `DataLoader` fills its queue, and a short epoch takes its batches from there.
 #
-# In [NVIDIA's commands](../docs/recipes.md#what-the-published-speeds-measured), `--num-examples 25600` sets the length of DALI's iterator: with eight GPUs, about six restarts in 100 timed iterations. **That follows from the release's source code; its cost was never published.** The next cell runs epochs of 10 batches. A restart starts processes and an empty queue; with `persistent_workers`, the processes stay, as DALI's threads do.
+# In [NVIDIA's commands](../docs/recipes.md#what-the-published-speeds-measured), `--num-examples 25600` sets the length of DALI's iterator: with eight GPUs, about six restarts in 100 timed iterations. **That follows from the release's source code; its cost was never published.** The next cell compares epochs of 10 batches with one long epoch. A restart starts processes and an empty queue; with `persistent_workers`, the processes stay, as DALI's threads do.
 
 # %%
 from PIL import Image
@@ -269,14 +264,15 @@ show("6. short epochs", short, long)
 batches = None  # ends the readers
 
 
-def loader_rate(files, persistent=False):
-    loader = DataLoader(files, 8, num_workers=2, persistent_workers=persistent, collate_fn=read)
-    batches = itertools.chain.from_iterable(itertools.repeat(loader))  # epoch after epoch
-    seconds = measure(lambda: next(batches), session.batches, 10, no_wait)  # whole epochs
-    return 8 / np.mean(seconds)
+def loader_rate(files, epochs, persistent=False):
+    loader = DataLoader(files, 8, num_workers=2, collate_fn=read, persistent_workers=persistent)
+    begin = time.perf_counter()
+    images = sum(len(batch) for _ in range(epochs) for batch in loader)
+    return images / (time.perf_counter() - begin)
 
 
-loaders = (files, False), (files, True), (10 * files, False)
+epochs = session.batches // 10
+loaders = (files, epochs), (files, epochs, True), (files * epochs, 1)
 turns = [[loader_rate(*loader) for loader in loaders] for _ in range(session.turns)]
 restarts, persistent, without = np.array(turns).T
 show("7. restarts", restarts, without)
@@ -339,7 +335,7 @@ print(f"measured {gains.get('5_tuned', 'nothing')}.")
 # %% [markdown]
 # ## Where is the time going now?
 #
-# Compare rungs in the figure's right half: bars are medians of all turns, so a clearly faster rung can look equal. On the recorded H100, DALI gained × 1.6, 16 bits × 1.5 and tuning × 1.6. If rung 5 is clearly slower here, undo it: what helps one device can slow another. Next, change the fastest rung's largest part; for *compute*, 1 / MFU bounds the gain. (With one worker on a CPU, rung 5 changes only the layout; the conversion counts as input.)
+# Compare rungs in the figure's right half: bars are medians of all turns, so a clearly faster rung can look equal. If rung 5 is clearly slower here, undo it: what helps one device can slow another. Next, change the fastest rung's largest part; for *compute*, 1 / MFU bounds the gain. With one worker on a CPU, rung 5 changes only the layout; the conversion counts as input.
 #
 # ## Predict several workers, then explain
 #
@@ -456,8 +452,7 @@ for ax, (name, count) in zip(axes, (("weak", big), ("strong", big // workers)), 
     for cause, seconds in zip(("contention", "waiting", "exchange"), added, strict=True):
         losses[name, cause] = workshop.ratio(1 + seconds / times["alone"])
         print(f"  {cause}: {1000 * np.median(seconds):+,.0f} ms, × {losses[name, cause]}")
-weak, strong = scaled.values()
-workshop.figure(fig, alt=f"Speed of {workers} workers over one: weak {weak}; strong {strong}.")
+workshop.figure(fig, alt=f"Speed of {workers} workers over one: weak {scaled['weak']}.")
 
 # %% [markdown]
 # *alone* is what *n* workers reach if nothing is lost. A cause's × is the step *alone* plus this cause, over *alone*. If the measured step is clearly shorter than predicted, the backward pass hid part of the exchange. If it is clearly longer, and the line fits, DDP's copies or slower computing add to it. If neither, your turns cannot tell.
@@ -478,8 +473,8 @@ workshop.figure(fig, alt=f"Speed of {workers} workers over one: weak {weak}; str
 #
 # - **perfect**: *n* GPUs are *n* times as fast.
 # - **wires only**: alpha-beta with NCCL's constants, overlapped with the backward pass.
-# - **Amdahl's law**: a share *s* of the work cannot be parallelised, so the speed-up is 1 / (*s* + (1 − *s*) / *n*).
-# - **Gustafson's law**: only the parallel part grows with *n*, so the speed-up is *s* + (1 − *s*) *n*.
+# - **Amdahl's law**: a share *s* of the work cannot be parallelised. The speed-up is 1 / (*s* + (1 − *s*) / *n*).
+# - **Gustafson's law**: only the parallel part grows with *n*. The speed-up is *s* + (1 − *s*) *n*.
 # - **stragglers**: wires, plus varying step times. All wait for the slowest.
 # - **communication**: no overlap, and only part of the bandwidth.
 #
@@ -500,25 +495,24 @@ workshop.table(rows, ["published", "GPUs", *models], "Predicted over published s
 #
 # ## Decide
 #
-# **Predict** how many times as fast as 8 GPUs 16 are (`sixteen`), and the hours and the cost of 90 epochs of ImageNet on 8, 16 and 512 GPUs like yours (without a GPU, like the recorded H100), if `network` (first code cell) connects the hosts. One GPU computes as your fastest rung that gained clearly. `rn50 scale` has no control: all loss that wires do not explain is *stragglers*, as fitted to the DGX-1. It assumes that loading keeps up (`--input-ips`: your loader's rate). Rung 5 sends 2 bytes per gradient, hence the flag.
+# **Predict** how many times as fast as 8 GPUs 16 are (`sixteen`), and the hours and the cost of 90 epochs of ImageNet on 8, 16 and 512 GPUs like yours (without a GPU, like the recorded H100), if `network` (first code cell) connects the hosts. One GPU computes as your fastest rung that gained clearly. `rn50 scale` has no control: all loss that wires do not explain is *stragglers*, as fitted to the DGX-1. It assumes that loading keeps up (`--input-ips`: your loader's rate). Rung 5 sends 2 bytes per gradient.
 
 # %%
 sixteen = None  # your number: the speed of 16 GPUs over that of 8
 
 gained = {rung: gain for rung, gain in gains.items() if gain.clear and gain.median > 1}
 best = max(gained, key=lambda rung: rungs[rung]["images_per_s"], default="1_single")
+h100 = session.results["h100.float16.ips"]
+gpu_batch, ips, source = 256, h100.value, h100.provenance
 if gpus:
     gpu_batch, ips = rung_batch, 1000 * rung_batch / rungs[best]["compute_ms"]
     source = f"compute of {best} on {torch.cuda.get_device_name()}"
-else:
-    h100 = session.results["h100.float16.ips"]
-    gpu_batch, ips, source = 256, h100.value, h100.provenance
 print(f"{ips:,.0f} img/s with batch {gpu_batch}: {source}")
-os.environ["GPU"] = f"--compute-ips {ips} --batch {gpu_batch}"
-os.environ["LINKS"] = f"--network {network} --price {price}"
+cluster = f"--compute-ips {ips} --batch {gpu_batch} --network {network} --price {price}"
+os.environ["CLUSTER"] = cluster
 
 # %% language="bash" magic_args="-e"
-# rn50 scale --gpus 1,8,16,64,512 --dtype float16 --gradient-bytes 2 $GPU $LINKS
+# rn50 scale --gpus 1,8,16,64,512 --dtype float16 --gradient-bytes 2 $CLUSTER
 
 # %% [markdown]
 # Images per second matter only if the network learns. Weak scaling makes the global batch larger: how much accuracy does a batch of 65,536 lose, with a linearly scaled learning rate and five epochs of warm-up? Goyal et al. ran each batch size five times.
@@ -530,7 +524,7 @@ session.expect(dict.fromkeys([*accuracies, "published.minutes.ffcv.8"]))
 # %% [markdown]
 # Up to about 8,192 images, the plain recipe loses almost nothing. Beyond that, use strong scaling or a recipe for large batches. Even on 8 GPUs, another recipe can save time: the last published row took 28.7 minutes.
 #
-# Both models are fitted to one host, a DGX-1; DLPerf's four hosts lose more: there, 16 V100s are 1.69 (mixed) and 1.92 (FP32) times as fast as 8. For fast GPUs with one slow adapter per host, the models disagree. Then measure first: rent two such hosts for an hour, and start `bench.py` on both (`torchrun --nnodes 2 …`). Its causes say which model to trust: *stragglers* if the clear loss is waiting, *communication* if it is the exchange.
+# Both models are fitted to one host, a DGX-1; DLPerf's four hosts lose more: there, 16 V100s are 1.69 (mixed) and 1.92 (FP32) times as fast as 8. For fast GPUs with one slow adapter per host, the models disagree. Then measure first: rent two such hosts for an hour, and start `bench.py` on both (`torchrun --nnodes 2 …`, with the same `SIZE`, `BATCH` …). Its causes say which model to trust: *stragglers* if the clear loss is waiting, *communication* if it is the exchange.
 #
 # ## Your decision
 #
@@ -549,16 +543,16 @@ for links in dict.fromkeys([network, "nvlink4+100g"]):
         speeds[cause] = more / eight
         print(f"{links}, {cause}: {more / eight:.2f}; a run's cost × {2 * eight / more:.2f}")
     if not threshold:
-        print("no threshold yet")
+        verdict = "no threshold yet"
     elif min(speeds.values()) >= threshold:
-        print("buy")
+        verdict = "buy"
     elif max(speeds.values()) < threshold:
-        print("do not buy")
+        verdict = "do not buy"
     else:
-        print("measure first")
+        verdict = "measure first"
+    print(f"{links}: {verdict}")
 session.note("clock", float(np.median(right)), "img/s", f"{precision}, batch {big}, synthetic")
 session.note("weak_scaling", str(scaled["weak"]), "", f"{workers} workers over one, weak scaling")
-print("Exercises passed so far:")
 workshop.progress()
 
 # %% [markdown]
