@@ -120,8 +120,6 @@ def measure(step, steps, warm_up, wait):
 
 
 # %%
-from first import device, model, train, training_step
-
 from workshop.lessons import nb08, nb08_checks
 
 measure = nb08_checks.check_clock(measure, "clock.py")
@@ -138,6 +136,8 @@ measure = nb08_checks.check_clock(measure, "clock.py")
 
 # %%
 from concurrent.futures import ThreadPoolExecutor
+
+from first import device, train, training_step
 
 
 def show(mistake, wrong, right, unit="img/s"):
@@ -441,11 +441,11 @@ for ax, (name, count) in zip(axes, (("weak", big), ("strong", big // workers)), 
     speeds = {way: images * one_worker / seconds for way, seconds in times.items()}
     predicted = times["barrier"] + exchange
     workshop.ranges(ax, speeds, "compute", "{:.2f}")
-    ax.plot(np.median(images * one_worker / predicted), 3, "s", color="black", mfc="white", ms=9)
+    ax.plot(np.median(images * one_worker / predicted), 3, "ks", mfc="none", ms=11)
     ax.axvline(1, color="black", ls=":")
-    ax.set_title(f"{name.title()} scaling, {count} images each")
     ax.set_xlabel("speed over one worker (dotted)\n□ predicted: barrier + α-β")
     scaled[name] = workshop.ratio(speeds["exchange"])
+    ax.set_title(f"{name.title()}, {count} images each: × {scaled[name].median:.2f}")
     print(f"{name} scaling, {workers} workers over one: {scaled[name]}")
     print(f"  measured step over barrier + α-β: {workshop.ratio(times['exchange'] / predicted)}")
     added = np.transpose([causes(*turn) for turn in zip(*times.values(), strict=True)])
