@@ -329,8 +329,6 @@ for rung, one in rungs.items():
     rows.append([rung, f"{one['images_per_s'] * flops / peak:.1%}", str(gains.get(rung, "–"))])
 workshop.table(rows, ["rung", "MFU", "× row above"], "Share of the peak, and ratios per turn")
 ladder.figure()
-print(f"5_tuned over 4_amp: you predicted {guess or 'nothing'};", end=" ")
-print(f"measured {gains.get('5_tuned', 'nothing')}.")
 
 # %% [markdown]
 # ## Where is the time going now?
