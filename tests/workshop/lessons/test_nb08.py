@@ -17,10 +17,9 @@ def test_notebook_shows_the_published_rows(repository: Path) -> None:
     shown = {int(n): [float(value) for value in row.split(" | ")] for n, row in found}
     fp16, fp32 = (load()["DGX-1", precision].ips for precision in ("mixed", "FP32"))
     assert shown == {
-        n: [fp16[n], round(fp16[n] / fp16[1], 2), fp32[n], round(fp32[n] / fp32[1], 2),
-            round(fp16[n] / fp32[n], 2)]
+        n: [fp16[n], round(fp16[n] / fp16[1], 2), fp32[n], round(fp32[n] / fp32[1], 2)]
         for n in (1, 4, 8)
-    }  # fmt: skip
+    }
 
 
 def test_numbers_are_fitted_to_the_rows_with_few_gpus() -> None:
