@@ -29,8 +29,9 @@ from data_prep import im2rec
 from tests.conftest import ROOT
 from tests.support import Photos
 from tests.workshop.lessons.test_nb08_checks import simulate
+import workshop
 from workshop import expected, masters
-from workshop.lessons import nb01, nb06
+from workshop.lessons import nb00, nb01, nb06
 
 STUB = "return None  # your code"
 
@@ -144,14 +145,17 @@ def test_reading_rate_in_01(
     ],
 )
 def test_hours_in_00(answer: str, said: str, tmp_path: Path, capsys) -> None:
-    report = {"metrics": {"train.total_ips": [400.0, 600.0]}, "env": {"seconds": {"step": 10}}}
+    run = {"metrics": {"train.total_ips": [400.0, 600.0]}, "env": {"seconds": {"step": 10}}}
     results = expected.load(ROOT / "notebooks" / "expected")
-    names = {"session": SimpleNamespace(results=results), "report": report, "count": 2400}
+    names = {"session": SimpleNamespace(results=results), "runs": [run], "count": 2400,
+             "workshop": workshop, "nb00": nb00}  # fmt: skip
     execute("00", "def training_hours", answer, names, tmp_path)
     printed = capsys.readouterr().out
     assert said in printed  # and the finished one is used if it is wrong:
-    assert "400.2 images/s take 80.0 h and 46 MB/s of JPEGs; 10 of 15.7 TFLOP/s" in printed
-    assert "(published peak), or 28%" in printed and "(measured peak), or 17%" in printed
+    rows = [" ".join(line.split()) for line in printed.splitlines()]
+    assert "V100, FP32 400.2 80.0 46.2 9.82 15.7 63%" in rows
+    assert "V100, FP16 1,443 22.2 166.5 35.4 125 28%" in rows
+    assert "H100, FP16 4,833 6.63 557.9 118.6 681 17%" in rows
     assert "your last run: 480 images/s take 10 s; measured, with first steps: 10 s" in printed
 
 
