@@ -57,7 +57,7 @@ guess = None  # your number, in percent
 # What does the network confuse? Let it classify all validation images. In the command, `first $EPOCHS` names the weights that training saved. **Predict** the most frequent mistake.
 
 # %% language="bash" magic_args="-e"
-# rn50 predict -o answers.npz --split val --data-root "$DATA" first $EPOCHS > /dev/null
+# rn50 predict -b 240 -o answers.npz first $EPOCHS "$DATA"/val/* > /dev/null
 
 # %%
 from collections import Counter
@@ -67,19 +67,20 @@ import numpy as np
 from PIL import Image
 
 found = np.load("answers.npz")
-classes, truth = found["classes"], found["labels"]
-answers, sure = found["probabilities"].argmax(1), found["probabilities"].max(1)
+files, probabilities = found["names"], found["probabilities"]
+truth = np.array([Path(file).parent.name for file in files])
+answers, sure = found["classes"][probabilities.argmax(1)], probabilities.max(1)
 wrong = np.flatnonzero(answers != truth)
-mistakes = Counter((classes[truth[i]], classes[answers[i]]) for i in wrong)
-((true, answer), often), *_ = mistakes.most_common()
+mistakes = Counter(f"{truth[i]} as {answers[i]}" for i in wrong)
+((mistake, often),) = mistakes.most_common(1)
 surest = wrong[np.argsort(-sure[wrong])][:8]
 fig, axes = plt.subplots(2, 4, figsize=(9, 4.8))
 for ax, i in zip(axes.flat, surest, strict=False):
-    ax.imshow(Image.open(Path(session.data_root, "val", found["names"][i])))
-    ax.set(xticks=[], yticks=[], xlabel=f"class: {classes[truth[i]]}")
-    ax.set_title(f"{classes[answers[i]]}, {sure[i]:.0%}")
-fig.suptitle(f"{len(wrong)} of {len(truth)} are wrong, {often} of them {true} taken for {answer}")
-alt = ", ".join(f"{classes[truth[i]]} as {classes[answers[i]]}" for i in surest)
+    ax.imshow(Image.open(files[i]))
+    ax.set(xticks=[], yticks=[], xlabel=f"class: {truth[i]}")
+    ax.set_title(f"{answers[i]}, {sure[i]:.0%}")
+fig.suptitle(f"{len(wrong)} of {len(files)} are wrong, most often {mistake}: {often}")
+alt = ", ".join(f"{truth[i]} as {answers[i]}" for i in surest)
 workshop.figure(fig, alt=f"The mistakes of which the network is surest: {alt}")
 
 # %% [markdown]

@@ -25,11 +25,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import workshop
 from data_prep import im2rec
 from tests.conftest import ROOT
 from tests.support import Photos
 from tests.workshop.lessons.test_nb08_checks import simulate
-import workshop
 from workshop import expected, masters
 from workshop.lessons import nb00, nb01, nb06
 
