@@ -103,7 +103,7 @@ for run in runs:
     batch, threads = flags["batch_size"]["value"], flags["data_nthreads"]["value"]
     total, top1 = sum(seconds.values()), run["metrics"]["val.top1"][-1]
     print(f"batch {batch}, {threads} decoding thread(s): {total:.0f} s of training,", end=" ")
-    print(f"{seconds['data'] / total:.0%} of them waiting for images; top-1 {top1:.1f}%")
+    print(f"{seconds['data'] / total:.0%} of it waiting for images; top-1 {top1:.1f}%")
 print(f"You expected {guess or '?'}%.")
 session.note("first_top1", runs[0]["metrics"]["val.top1"][-1], "%", "accuracy of your first run")
 

@@ -266,7 +266,7 @@ for cache in ("warm", "cold"):
 #
 # Packing costs a second copy, which you pack again whenever the data changes. For speed, one comparison decides: can readers open files as fast as training uses images? Here, even "cold" files are cheap to open, as `forget` has just opened them. On shared storage, opening a file takes a round trip over the network; `open_slowly` assumes 1 ms.
 #
-# **Your turn:** measure how well readers scale, and find a number that feeds one H100. Call `open_file(file)` for each file in a `ThreadPoolExecutor` with `readers` threads, and return files per second. **Predict** the rates of 8 and 32.
+# **Your turn:** measure how well readers scale. How many feed one H100? Call `open_file(file)` for each file in a `ThreadPoolExecutor` with `readers` threads, and return files per second. **Predict** the rates of 8 and 32.
 
 
 # %%
@@ -312,10 +312,8 @@ for readers in (1, 8, 32):
 #   python -m data_prep.im2rec $choice --num-thread $CORES "choices/$choice/few" "$DATA/val" 2>&1
 # done
 
+
 # %%
-choices = ["--pass-through", "--quality 95", "--quality 75", "--resize 256 --quality 95"]
-
-
 def times(few):
     """Return the ms per image to read its record, and to read and decode it."""
     begin = time.perf_counter()
@@ -329,6 +327,7 @@ def times(few):
     return 1000 * (between - begin) / len(few), 1000 * (end - between) / len(few)
 
 
+choices = ("--pass-through", "--quality 95", "--quality 75", "--resize 256 --quality 95")
 opened = {choice: Records(f"choices/{choice}/few") for choice in choices}
 turns = {choice: [] for choice in choices}
 for _ in range(rounds):
@@ -340,9 +339,8 @@ for choice, few in opened.items():
     read, whole = np.median(turns[choice], axis=0)
     errors = []
     for i, original in enumerate(originals):
-        image, label = few[i]
-        restored = np.asarray(image.convert("RGB").resize(original.size), float)
-        errors.append(abs(restored - np.asarray(original)).mean())
+        restored = few[i][0].convert("RGB").resize(original.size)
+        errors.append(np.abs(np.asarray(restored, float) - np.asarray(original)).mean())
     kilobytes = np.subtract(few.ends, few.offsets).mean() / 1000
     rows.append([choice, kilobytes, read, whole - read, np.mean(errors)])
 workshop.table(rows, ["per image", "KB", "read, ms", "decode, ms", "error of 255"])
@@ -436,9 +434,7 @@ damaged.flush()
 #
 # ## Key takeaways
 #
-# - Look at the data first: count the images, their sizes and modes, and view a few, as in 00.
 # - A label is the index of the folder's name in sorted order. Train and val need the same folders.
-# - ImageNet's kit numbers the classes in its own order: look them up.
 # - A record is magic, length, header, JPEG, padding. The index gives the position of each record.
 # - For speed, pack only if readers open files more slowly than you train.
 # - Pack with `--pass-through` unless disk space or decoding speed forces you to resize.

@@ -236,7 +236,7 @@ for whose, part, whole in (
 #
 # With 0 workers, the loop itself decodes; with more, other processes do so meanwhile. The next cell trains with 0 and with 2, on a CPU an 18-layer network, so that decoding matters. It times each step and its wait for a batch. **Predict:** does the step shrink by as much as the wait?
 #
-# **Your turn:** each further row of `tries` adds a change. Add more workers, up to your cores, and rows like the commented one. **Predict** which one helps most, and rerun. (A CPU has no copy to overlap: pinning cannot help there.)
+# **Your turn:** each further row of `tries` adds a change. Try more workers, and rows like the commented one. **Predict** which one helps most, and rerun. (On a CPU, pinning cannot help.)
 #
 # - `"pin": True`: batches in pinned memory, which a GPU copies while Python continues (`non_blocking=True`);
 # - `"layout": torch.channels_last`: each pixel's channels next to each other in memory, which convolutions may prefer.
@@ -279,7 +279,7 @@ for above, name in itertools.pairwise(turns):
     print(f"{name} over {above}:", workshop.ratio(np.divide(turns[above], turns[name])[:, 0]))
 
 # %% [markdown]
-# If computing takes longer with workers, they compete with it, for cores or for memory. The ratio is that of speeds: the median of all turns. A difference is clear if there are at least five, all on one side of 1.
+# If computing takes longer with workers, they compete with it, for cores or for memory. A ratio of speeds is the median of all turns; a difference is clear if there are at least five, all on one side of 1.
 #
 # Leave `runs/train.py` as it is, even if pinning helps: 03 compares it with a finished script that does not pin. Notebook 05 comes back to pinning, and 08 to `channels_last`.
 #
@@ -370,7 +370,7 @@ if device.type == "cuda":
     print(f"16 images: predicted {(fixed + 16 * per_image) / 1e9:.2f} GB, peak {peak / 1e9:.2f} GB")
 
 # %% [markdown]
-# By this count, both published batches need little more than half of a V100's memory. The count halves the activations for FP16, and leaves out the gradients of activations, cuDNN's workspace and DALI's buffers; the published runs used MXNet. On a GPU, *peak* shows what it misses.
+# By this count, both published batches need little more than half of a V100's memory. The count halves the activations for FP16, and leaves out the gradients of activations, cuDNN's workspace and DALI's buffers. On a GPU, *peak* shows what it misses.
 #
 # ## What does a long run need?
 #
@@ -406,14 +406,14 @@ for parts in (["model"], ["model", "optimizer"]):
     print(f"{' and '.join(parts)} restored: off by up to {difference(whole, resumed):.2g}")
 
 # %% [markdown]
-# If you save only the weights, the run continues differently, because the optimizer has state too. A real run must also restore its place in the epoch, the order of the images and the metrics. `rn50 run` saves all of this after every epoch and on SIGTERM. On a CPU, `rn50 run --resume` ends with the *same bits* as an uninterrupted run, which the project's tests check. (On a GPU, that takes [deterministic operations](https://docs.pytorch.org/docs/stable/notes/randomness.html), which are often slower.)
+# If you save only the weights, the run continues differently, because the optimizer has state too. A real run must also restore its place in the epoch, the order of the images and the metrics. `rn50 run` saves all of this after every epoch and on SIGTERM. On a CPU, `rn50 run --resume` ends with the *same bits* as an uninterrupted run, which the project's tests check.
 #
 # ## Key takeaways
 #
-# - Many mistakes raise no error, so check the accuracy on unseen images in `eval()` mode.
+# - Check the accuracy on unseen images, in `eval()` mode.
 # - On separate hardware, input and computation overlap, and only the slower counts; on shared cores, both count. Time the parts, then trace the slow one.
 # - Activations fill the memory; they grow with the batch.
 # - The learning rate scales with the global batch. Long runs start with a warm-up.
 # - A run that resumes needs the optimizer's state, too.
 #
-# If your step mostly computes, more devices help: notebook 03. If it mostly waits for input, as a GPU with two workers may, 04 and 05 help more. 03 comes first because all later scripts run on several devices.
+# If your step mostly computes, more devices help: notebook 03. If it mostly waits for input, 04 and 05 help more.

@@ -136,6 +136,37 @@ def test_reading_rate_in_01(
     assert "8 V100s" not in "".join(lines)
 
 
+def test_01_compares_with_the_fastest_run_of_00(tmp_path: Path) -> None:
+    folder = tmp_path / "lesson-00"
+    folder.mkdir()
+    for name, speeds in ("1", [400.0, 600.0]), ("2", [300.0, 300.0]):
+        report = {"metrics": {"train.total_ips": speeds}}
+        (folder / f"run-{name}.json").write_text(json.dumps(report))
+    assert nb01.training_speed(tmp_path, tmp_path) == pytest.approx(480)  # not the mean, 500
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("", "○ `at_most` is not written yet"),
+        ("return 1 / (1 - part / whole)", "✓ `at_most` is right"),
+        ("return whole / part", "The rest remains"),
+        ("return 1 - part / whole", "Divide the whole by it"),
+    ],
+)
+def test_limit_in_02(answer: str, said: str, tmp_path: Path, capsys) -> None:
+    checks = importlib.import_module("workshop.lessons.nb02_checks")
+    results = expected.load(ROOT / "notebooks" / "expected")
+    names = {"nb02_checks": checks, "by_kind": {"convolution": 60.0, "other": 40.0},
+             "session": SimpleNamespace(results=results)}  # fmt: skip
+    execute("02", "def at_most", answer, names, tmp_path, cells=1)
+    printed = capsys.readouterr().out
+    assert said in printed
+    assert "convolution is 60%; without it, a step is at most 2.50 ×" in printed
+    assert "53 ms: convolution is 32%; without it, a step is at most 1.47 ×" in printed
+
+
 @pytest.mark.parametrize(
     ("answer", "said"),
     [

@@ -15,7 +15,7 @@ STEP = Path(output.__file__).parent / "templates" / "step.svg"
 def show_step() -> None:
     """Show the diagram of a training step; its text version is the drawing's `desc`."""
     svg = STEP.read_text(encoding="utf-8")
-    output.show(svg, svg.partition("<desc>")[2].partition("</desc>")[0])
+    output.show(svg, svg.partition('<desc id="step">')[2].partition("</desc>")[0])
 
 
 def training_hours(images: float, epochs: float, rate: float) -> float:
