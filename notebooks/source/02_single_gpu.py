@@ -177,7 +177,7 @@ mine = nb02_checks.check_script(script)
 # **Predict:** out of every 100 ms, how many milliseconds does the loop spend waiting for images? Replace the number. Because speed varies, the cell times several turns; it prints their median speed and mean step.
 
 # %%
-guess = 50  # your number
+guess = None  # your number
 rung = workshop.ladder.race(
     ["1_single"], turns=session.turns, ranks=1, own=mine, workers=2, steps=session.steps,
     image_size=session.image_size, batch_size=session.rung_batch,
@@ -189,7 +189,7 @@ print(f"{rung['images_per_s']:.1f} images/s ({min(speeds):.1f} to {max(speeds):.
 input_ms, compute_ms = rung["input_ms"], rung["compute_ms"]
 waiting = 100 * input_ms / (input_ms + compute_ms)
 print(f"a step: {input_ms:.1f} ms of input and {compute_ms:.1f} ms of computation;", end=" ")
-print(f"{waiting:.0f}% is waiting for input, and you expected {guess}%")
+print(f"{waiting:.0f}% is waiting for input, and you expected {guess or '?'}%")
 session.note("ladder_1_ips", rung["images_per_s"], "img/s", "speed of your script")
 
 # %% [markdown]
