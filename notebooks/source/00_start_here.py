@@ -160,7 +160,7 @@ print(f"your last run: {rate:,.0f} images/s take {seconds:.0f} s;", end=" ")
 print(f"measured, with first steps: {sum(runs[-1]['env']['seconds'].values()):.0f} s")
 
 # %% [markdown]
-# (V100: published; H100: measured, its peak, too.) In FP32, arithmetic explains most: the V100 reaches 63% of its peak for over three days; the published run took 82.0 hours. In FP16, it explains less: the V100 reaches 28% of its peak, the H100 17%. Where does the rest of the time go? That is the course's question.
+# (V100: published; H100: measured, as is its peak.) In FP32, arithmetic explains most: the V100 reaches 63% of its peak for over three days; the published run took 82.0 hours. In FP16, it explains less: the V100 reaches 28% of its peak, the H100 17%. Where does the rest of the time go? That is the course's question.
 #
 # FP16, with the larger batch it allows, cuts the published run from 82.0 to 22.9 hours: 3.6 times as fast. Half the bytes explain at most a factor of 2; Tensor Cores and the batch do the rest (notebooks 06 and 08). The H100 was measured on synthetic images: it needs 6.6 hours only if it never waits for real ones. More GPUs help as long as the input keeps up: at the published 10,263.2 images/s, eight V100s read 1.2 GB/s.
 #
