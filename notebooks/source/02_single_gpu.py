@@ -21,7 +21,7 @@ batch = batch or session.batch
 os.chdir(session.folder)  # everything below is written here
 
 # %% [markdown]
-# From here to notebook 08 you work on one script, `train.py`. Notebook 03 runs it on several GPUs, 05 replaces its input, 06 changes its number format, and 08 tunes it. The question stays the same: **where is the time going now?**
+# From here to notebook 08 you work on one script, `train.py`. The question stays the same: **where is the time going now?**
 #
 # ## Write the data set
 #
@@ -184,7 +184,6 @@ rung = workshop.ladder.race(
     warm_up=5, trace=session.folder / "trace.json.gz",  # 5: uses up the prefetched batches
 )["1_single"]  # fmt: skip
 speeds = rung["turns"]
-print(f"{session.image_size} px, batch {session.rung_batch}:", end=" ")
 print(f"{rung['images_per_s']:.1f} images/s ({min(speeds):.1f} to {max(speeds):.1f})")
 input_ms, compute_ms = rung["input_ms"], rung["compute_ms"]
 waiting = 100 * input_ms / (input_ms + compute_ms)
@@ -253,9 +252,8 @@ def step_ms(workers, pin=False, layout=torch.contiguous_format):
     network.to(device, memory_format=layout)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.001)
     loader = DataLoader(full, session.rung_batch, shuffle=True, num_workers=workers, pin_memory=pin)
+    batches, times = iter(loader), []
     lead = 2 * workers + 1  # steps that use up the ready batches
-    times = []
-    batches = iter(loader)
     for _ in range(lead + session.feed_steps):
         begin = time.perf_counter()
         images, labels = next(batches)
@@ -281,7 +279,7 @@ for above, name in itertools.pairwise(turns):
 # %% [markdown]
 # If computing takes longer with workers, they compete with it, for cores or for memory. A ratio of speeds is the median of all turns; a difference is clear if there are at least five, all on one side of 1.
 #
-# Leave `runs/train.py` as it is, even if pinning helps: 03 compares it with a finished script that does not pin. Notebook 05 comes back to pinning, and 08 to `channels_last`.
+# Leave `runs/train.py` as it is, even if pinning helps: 03 compares it with a finished script that does not pin. 05 comes back to pinning, 08 to `channels_last`.
 #
 # ## Does a larger batch help?
 #
@@ -324,8 +322,7 @@ rows = zip(turns, ms, fit, speeds, strict=True)
 workshop.table(rows, ["batch", "ms", "fitted", "images/s"])
 print(f"Fitted, up to {np.abs(fit / ms - 1).max():.0%} off: {fixed:.0f} ms + batch × {each:.1f} ms")
 same = np.median(turns[session.rung_batch])
-print(f"Batch {session.rung_batch} takes {same:.0f} ms, and your script computes for", end=" ")
-print(f"{compute_ms:.0f} ms, {compute_ms / same:.2f} × as long.")
+print(f"Your script's batch takes {compute_ms:.0f} ms, {compute_ms / same:.2f} × as long.")
 print(f"The largest batch is {speeds[-1] * same / session.rung_batch / 1000:.2f} × as fast.")
 
 # %% [markdown]
