@@ -78,8 +78,12 @@ class Steps:
 def trace(file: str | PathLike, show: bool = True, of: str = "step") -> dict[str, float]:
     """Show a figure of one step and a table of all; return the milliseconds per step by kind.
 
+<<<<<<< HEAD
     The figure is a timeline or, if one thread did all, the time of each kind in parts of the step;
     if the step has no parts, there is only the table.
+=======
+    The figure is a timeline or, if one thread did all, the mean time of each kind in each part.
+>>>>>>> f012
     Without `show`, only return them. `of` is what the figure and the table call a step.
     They add up to the step. If the trace has GPU kernels, they are times of the GPU: what runs at
     the same time counts once, computation before copies and exchange, and `waiting` is what is
@@ -257,7 +261,11 @@ def total(spans: Iterable[Span], kind: str = "") -> float:
 def draw(
     found: Steps, timeline: Sequence[Span], ms: Mapping[str, float], of: str
 ) -> dict[str, Any]:
+<<<<<<< HEAD
     """Return the figure of the step with the median exposed exchange, or time, as a display bundle.
+=======
+    """Return the figure of the step with the median duration, or of the mean, as a display bundle.
+>>>>>>> f012
 
     `timeline` is what counts when, `ms` its mean per step.
     """
@@ -278,9 +286,10 @@ def draw(
     lanes = [lane for lane in lanes if total(lane.spans) > 0.001 * (end - begin)]
     exchange = [span for lane in lanes for span in lane.spans if span[2] == "exchange"]
     exposed: list[Span] = []  # only the exchange runs
+    which = f"in the {of} with the median time"
     if len(lanes) == 1 and not found.gpu:
-        parts = [part for part in lanes[0].ranges if total([part]) > 0.005 * (end - begin)]
-        lanes = [stacked(lanes[0], part, order) for part in parts or [(begin, end, of)]]
+        lanes, length = stacked(found, lanes[0].name, order, of), whole
+        which = f"mean of {len(found.steps)} {of}{'s' * (len(found.steps) != 1)}"
         begin, end = 0.0, max(total(lane.spans) for lane in lanes)
     elif (spent_on_it := total(painted(exchange))) > 0.01 * length:
         exposed = [span for span in clipped(timeline, begin, end) if span[2] == "exchange"]
@@ -307,8 +316,12 @@ def draw(
         bands = [axes.axvspan(b - begin, e - begin, **band) for b, e, _ in wide]
         axes.set_yticks(range(len(lanes)), [lane.name for lane in lanes])
         axes.set(xlim=(0, end - begin), ylim=(len(lanes) - 0.45, -0.55), title=title)
+<<<<<<< HEAD
         median = "exposed time" if exposed else "time"
         axes.set_xlabel(f"ms, in the {of} with the median {median}")
+=======
+        axes.set_xlabel(f"ms, {which}")
+>>>>>>> f012
         axes.xaxis.set_major_formatter("{x:,g}")
         axes.grid(visible=False, axis="y")
         shown = [kind for kind in KINDS if ms[kind] > 0.005 * whole]
@@ -317,16 +330,25 @@ def draw(
     return output.figure_bundle(fig, f"One {of} of {short(length)}. {'; '.join(texts)}.")
 
 
-def stacked(lane: Lane, part: Span, order: Sequence[str]) -> Lane:
-    """Return the time of each kind within a part of a step, one after the other."""
-    begin, end, name = part
-    inside, spans, now = clipped(lane.spans, begin, end), [], 0.0
-    spent = {kind: total(inside, kind) for kind in order}
-    spent["other"] += end - begin - total(inside)  # Python, between the operators
-    for kind, ms in spent.items():
-        spans.append((now, now + ms, kind))
-        now += ms
-    return Lane(f"{name} {short(end - begin)}", spans, [])
+def stacked(found: Steps, thread: str, order: Sequence[str], of: str) -> list[Lane]:
+    """Return the parts of a step: the mean time of each kind in it, one after the other."""
+    (lane,) = (lane for lane in found.host if lane.name == thread)
+    parts: dict[str, list[Span]] = defaultdict(list)
+    for part in lane.ranges or [(begin, end, of) for begin, end in found.steps]:
+        parts[part[2]].append(part)
+    lanes, count = [], len(found.steps)
+    for name, times in parts.items():
+        inside = [span for begin, end, _ in times for span in clipped(lane.spans, begin, end)]
+        spent = {kind: total(inside, kind) / count for kind in order}
+        whole = total(times) / count
+        spent["other"] += whole - sum(spent.values())  # Python, between the operators
+        spans, now = [], 0.0
+        for kind, ms in spent.items():
+            spans.append((now, now + ms, kind))
+            now += ms
+        lanes.append(Lane(f"{name} {short(whole)}", spans, []))
+    longest = max(total(lane.spans) for lane in lanes)
+    return [lane for lane in lanes if total(lane.spans) > 0.005 * longest]
 
 
 def look(kind: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ batch = batch or session.batch
 os.chdir(session.folder)  # everything below is written here
 
 # %% [markdown]
-# From here to notebook 08 you work on one script, `train.py`. Notebook 03 runs it on several GPUs, 05 replaces its input, 06 changes its number format, and 08 tunes it. The question stays the same: **where is the time going now?**
+# From here to notebook 08 you work on one script, `train.py`. The question stays the same: **where is the time going now?**
 #
 # ## Write the data set
 #
@@ -34,11 +34,12 @@ os.chdir(session.folder)  # everything below is written here
 # 5. Return it together with the label: the position of the folder's name in `self.classes`.
 
 # %%
+import itertools
 import random
 
 import numpy as np
 import torch
-from PIL import Image  # noqa: F401
+from PIL import Image
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
@@ -94,7 +95,7 @@ print(*(part for part in model.layer2[0].children() if isinstance(part, torch.nn
 # %% [markdown]
 # ## The recipe
 #
-# Besides the network, the **recipe** decides the accuracy. Here is the whole published one ([docs/recipes.md](../docs/recipes.md) has others):
+# Besides data and network, the **recipe** decides the accuracy. Here is the whole published one ([docs/recipes.md](../docs/recipes.md) has others):
 
 # %% language="bash" magic_args="-e"
 # rn50 run --preset RN50_FP16_8GPU --print recipe
@@ -119,10 +120,9 @@ small = ResNet(resnet.resnet(18, num_classes=len(photos.classes))).to(device)
 start = {name: value.clone() for name, value in small.state_dict().items()}
 lr = 0.1 * batch / 256  # linear scaling
 optimizer = torch.optim.SGD(small.parameters(), lr=lr, momentum=0.9, weight_decay=1e-4)
-losses = [
-    training_step(small, optimizer, images.to(device), labels.to(device))
-    for _, (images, labels) in zip(range(session.loop_steps), loader, strict=False)
-]
+losses = []
+for images, labels in itertools.islice(loader, session.loop_steps):
+    losses.append(training_step(small, optimizer, images.to(device), labels.to(device)))
 losses = [float(loss) for loss in losses]  # waits for the device only here
 print(f"loss {losses[0]:.2f} at the start, {np.mean(losses[-5:]):.2f} in the last 5 steps")
 
@@ -131,18 +131,18 @@ print(f"loss {losses[0]:.2f} at the start, {np.mean(losses[-5:]):.2f} in the las
 #
 # ## Does it learn?
 #
-# Only unseen images can tell. The next cell measures the accuracy on crops of those: with `model.eval()`, then without it, for images sorted by class and for shuffled ones. In training mode, batch norm uses the statistics of the current batch. **Predict** all three accuracies.
+# Only unseen images can tell. The next cell measures the accuracy on crops of those: with `model.eval()`, then without it, for images sorted by class and for shuffled ones. In training mode, batch norm uses the current batch's statistics, and updates its averages. **Predict** the first three accuracies.
 
 
 # %%
 validation = Photos(session.data_root / "val", session.loop_size)
-validation.files = validation.files[::2]  # half are enough here
+validation.files = validation.files[::2]  # 50 per class, as in a sorted batch
 
 
 @torch.no_grad()
 def top1(model, shuffle=False):
     right = 0
-    for images, labels in DataLoader(validation, 50, shuffle, num_workers=2):
+    for images, labels in DataLoader(validation, batch_size=50, shuffle=shuffle):
         right += (model(images.to(device)).argmax(1).cpu() == labels).sum().item()
     return 100 * right / len(validation)
 
@@ -153,7 +153,7 @@ print(f"without model.eval(), shuffled: {top1(small, shuffle=True):.1f}% correct
 print(f"with model.eval(), once more:   {top1(small.eval()):.1f}% correct")
 
 # %% [markdown]
-# A sorted batch holds one class, so normalisation removes much of what distinguishes it; shuffling helps. It can even beat `eval()`, whose running averages lag behind the weights; for the last line, the passes in training mode had updated them. Guessing would get 8.3% right.
+# A sorted batch holds one class, so normalisation removes much of what distinguishes it; shuffling helps. It can even beat `eval()`, whose running averages lag behind the weights; for the last line, the passes in training mode had updated them, with validation images: no cure. Guessing would get 8.3% right.
 #
 # ## The whole script
 #
@@ -177,19 +177,18 @@ mine = nb02_checks.check_script(script)
 # **Predict:** out of every 100 ms, how many milliseconds does the loop spend waiting for images? Replace the number. Because speed varies, the cell times several turns; it prints their median speed and mean step.
 
 # %%
-guess = 50  # your number
-(rung,) = workshop.ladder.race(
+guess = None  # your number
+rung = workshop.ladder.race(
     ["1_single"], turns=session.turns, ranks=1, own=mine, workers=2, steps=session.steps,
     image_size=session.image_size, batch_size=session.rung_batch,
     warm_up=5, trace=session.folder / "trace.json.gz",  # 5: uses up the prefetched batches
-).values()  # fmt: skip
+)["1_single"]  # fmt: skip
 speeds = rung["turns"]
-print(f"{session.image_size} px, batch {session.rung_batch}:", end=" ")
 print(f"{rung['images_per_s']:.1f} images/s ({min(speeds):.1f} to {max(speeds):.1f})")
 input_ms, compute_ms = rung["input_ms"], rung["compute_ms"]
 waiting = 100 * input_ms / (input_ms + compute_ms)
 print(f"a step: {input_ms:.1f} ms of input and {compute_ms:.1f} ms of computation;", end=" ")
-print(f"{waiting:.0f}% is waiting for input, and you expected {guess}%")
+print(f"{waiting:.0f}% is waiting for input, and you expected {guess or '?'}%")
 session.note("ladder_1_ips", rung["images_per_s"], "img/s", "speed of your script")
 
 # %% [markdown]
@@ -209,44 +208,100 @@ session.note("ladder_1_ips", rung["images_per_s"], "img/s", "speed of your scrip
 by_kind = workshop.trace("trace.json.gz")  # ms of a step
 
 # %% [markdown]
-# Faster arithmetic helps convolutions; on a GPU, normalisation, pointwise (ReLU and additions), copy and optimizer mostly move data (see 06). On a CPU, `waiting` is loading a batch; on a GPU, it is any time without a kernel or copy. `other` has max pooling, the loss and Python.
+# Faster arithmetic helps convolutions; on a GPU, normalisation, pointwise (ReLU and additions), copy and optimizer mostly move data (see 06). On a CPU, `waiting` is loading a batch; on a GPU, it is when that is idle. `other` has max pooling, the loss and Python; `optimizer` has `zero_grad`, too.
 #
-# Which kind is worth attacking? The rest of the step limits the gain (**Amdahl's law**). **Predict** how many times as fast your step is without convolutions, and a recorded step of an H100 (float16, batch 256, the library).
+# Which kind is worth attacking? The rest of the step limits the gain (**Amdahl's law**). **Your turn:** write the limit. **Predict** it for the convolutions of your step, and of a recorded one of an H100 (float16, batch 256, 224 px).
+
 
 # %%
+def at_most(part, whole):
+    """Return how many times as fast a step of `whole` ms can get if its `part` takes no time."""
+    return None  # your code
+
+
+at_most = nb02_checks.check_at_most(at_most)
 h100 = 1000 * 256 / session.results["h100.float16.ips"].value  # ms of a step
-same = {"convolution": ["convolution"], "normalisation": ["batch norm"],
-        "pointwise": ["ReLU", "addition"]}  # fmt: skip
-kinds = {kind: sum(session.results[f"h100.{name}.ms"].value for name in names)
-         for kind, names in same.items()}  # fmt: skip
-for whose, whole, parts in ("your", sum(by_kind.values()), by_kind), ("the H100's", h100, kinds):
-    for kind, part in parts.items():
-        if part > 0.1 * whole:
-            print(f"{whose} step of {whole:.0f} ms: {kind} is {part / whole:.0%};", end=" ")
-            print(f"without it, a step is at most {whole / (whole - part):.2f} × as fast")
+for whose, part, whole in (
+    ("your", by_kind["convolution"], sum(by_kind.values())),
+    ("the H100's", session.results["h100.convolution.ms"].value, h100),
+):
+    print(f"{whose} step of {whole:.0f} ms: convolution is {part / whole:.0%};", end=" ")
+    print(f"without it, a step is at most {at_most(part, whole):.2f} × as fast")
 
 # %% [markdown]
-# More than half of the H100's step moves data. (Its share of convolution is the middle of two bounds, 25% and 32%.) 04 and 05 reduce waiting; 06 speeds up convolutions, and halves the bytes of the rest. First, the batch: a larger one spreads what every step costs.
+# (The H100's convolutions take between 25% and 32%; the cell uses 32%.) Most of its other kernels move data, as 06 shows. 06 brings your step to 16 bits, too; 04 and 05 reduce waiting. What can workers do?
+#
+# ## Can you feed the device faster?
+#
+# With 0 workers, the loop itself decodes; with more, other processes do so meanwhile. The next cell trains with 0 and with 2, on a CPU an 18-layer network, so that decoding matters. It times each step and its wait for a batch. **Predict:** does the step shrink by as much as the wait?
+#
+# **Your turn:** each further row of `tries` adds a change. Try more workers, and rows like the commented one. **Predict** which one helps most, and rerun. (On a CPU, pinning cannot help.)
+#
+# - `"pin": True`: batches in pinned memory, which a GPU copies while Python continues (`non_blocking=True`);
+# - `"layout": torch.channels_last`: each pixel's channels next to each other in memory, which convolutions may prefer.
+
+# %%
+tries = {"0 workers": {"workers": 0}, "2 workers": {"workers": 2}}
+# tries["2 workers, pinned"] = {"workers": 2, "pin": True}
+full = Photos(session.data_root / "train", session.feed_size)
+
+
+def step_ms(workers, pin=False, layout=torch.contiguous_format):
+    """Return the mean ms of a training step, and of its wait for a batch."""
+    network = ResNet(resnet.resnet(session.layers, num_classes=12))
+    network.to(device, memory_format=layout)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.001)
+    loader = DataLoader(full, session.rung_batch, shuffle=True, num_workers=workers, pin_memory=pin)
+    batches, times = iter(loader), []
+    lead = 2 * workers + 1  # steps that use up the ready batches
+    for _ in range(lead + session.feed_steps):
+        begin = time.perf_counter()
+        images, labels = next(batches)
+        ready = time.perf_counter()
+        images = images.to(device, memory_format=layout, non_blocking=pin)
+        training_step(network, optimizer, images, labels.to(device, non_blocking=pin))
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        times.append((time.perf_counter() - begin, ready - begin))
+    return 1000 * np.mean(times[lead:], axis=0)
+
+
+turns = {name: [] for name in tries}
+for _ in range(session.feed_turns):
+    for name, row in tries.items():
+        turns[name].append(step_ms(**row))
+for name, ms in turns.items():
+    whole, waited = np.median(ms, axis=0)
+    print(f"{name}: {waited:.1f} ms waiting + {whole - waited:.1f} ms computing per step")
+for above, name in itertools.pairwise(turns):
+    print(f"{name} over {above}:", workshop.ratio(np.divide(turns[above], turns[name])[:, 0]))
+
+# %% [markdown]
+# If computing takes longer with workers, they compete with it, for cores or for memory. A ratio of speeds is the median of all turns; a difference is clear if there are at least five, all on one side of 1.
+#
+# Leave `runs/train.py` as it is, even if pinning helps: 03 compares it with a finished script that does not pin. 05 comes back to pinning, 08 to `channels_last`.
 #
 # ## Does a larger batch help?
 #
 # **Predict:** by what factor does the largest batch beat the script's in images/s?
 #
-# A gain suggests such a fixed cost. If so, a step takes *fixed + batch × time per image*: images/s rise, then flatten.
+# A gain suggests a cost that each step has, whatever its batch. If so, a step takes *fixed + batch × time per image*: images/s rise, then flatten.
 
 
 # %%
 def measure(count):
-    """Return the ms of several forward and backward passes with `count` images."""
+    """Return the ms of several training steps with `count` images."""
     images = torch.randn(count, 3, session.image_size, session.image_size, device=device)
     labels = torch.zeros(count, dtype=torch.long, device=device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
     ms = []
     for _ in range(session.repeats + 1):
         begin = time.perf_counter()
-        F.cross_entropy(model(images), labels).backward()
-        float(model.fc.bias.grad[0])  # wait for the device
+        training_step(model, optimizer, images, labels)
+        if device.type == "cuda":
+            torch.cuda.synchronize()  # wait for the queue
         ms.append(1000 * (time.perf_counter() - begin))
-    return ms[1:]  # the first pass is warm-up
+    return ms[1:]  # the first step is warm-up
 
 
 turns = {}
@@ -262,17 +317,16 @@ torch.cuda.empty_cache()  # for other processes on this GPU
 counts, ms = np.array(list(turns)), np.median(list(turns.values()), axis=1)
 each, fixed = np.polyfit(counts, ms, 1, w=1 / ms)
 fit = fixed + each * counts
-off = np.abs(fit / ms - 1).max()
-print(f"Fitted, up to {off:.0%} off: {fixed:.0f} ms + batch × {each:.1f} ms")
-base = np.interp(session.rung_batch, counts, counts / ms)  # images/ms at the script's batch
-for count, median, fitted in zip(turns, ms, fit, strict=True):
-    low, high = 1000 * count / np.max(turns[count]), 1000 * count / np.min(turns[count])
-    print(f"batch {count:3}: {median:7.0f} ms ({fitted:.0f} fitted),", end=" ")
-    print(f"{1000 * count / median:7.1f} images/s ({low:.1f} to {high:.1f}),", end=" ")
-    print(f"{count / median / base:.2f} × batch {session.rung_batch}")
+speeds = 1000 * counts / ms
+rows = zip(turns, ms, fit, speeds, strict=True)
+workshop.table(rows, ["batch", "ms", "fitted", "images/s"])
+print(f"Fitted, up to {np.abs(fit / ms - 1).max():.0%} off: {fixed:.0f} ms + batch × {each:.1f} ms")
+same = np.median(turns[session.rung_batch])
+print(f"Your script's batch takes {compute_ms:.0f} ms, {compute_ms / same:.2f} × as long.")
+print(f"The largest batch is {speeds[-1] * same / session.rung_batch / 1000:.2f} × as fast.")
 
 # %% [markdown]
-# If all times are within about 20% of the fit, a fixed cost can explain the gain. In notebook 00, a batch of 8 paid such a cost four times as often. On a GPU, launching and computing overlap: if launching takes longer, small batches take equally long.
+# If all times are within about 20% of the fit, a fixed cost can explain the gain; in notebook 00, a batch of 8 paid it four times as often. If Python fills a GPU's queue too slowly, small batches take equally long. Your script's step differs in one thing: two workers decode meanwhile, on a CPU with the same cores.
 #
 # ### What limits the batch?
 #
@@ -313,72 +367,16 @@ if device.type == "cuda":
     print(f"16 images: predicted {(fixed + 16 * per_image) / 1e9:.2f} GB, peak {peak / 1e9:.2f} GB")
 
 # %% [markdown]
-# By this count, both published batches need little more than half of a V100's memory. The count halves the activations for FP16, and leaves out the gradients of activations, cuDNN's workspace and DALI's buffers; the published runs used MXNet. On a GPU, *peak* shows what it misses.
-#
-# ## Can you feed the device faster?
-#
-# With 0 workers, the loop itself decodes; with more, other processes do so meanwhile. The next cell trains with 0, 2 and more workers, and times each step and its wait for a batch. **Predict:** from 0 to 2 workers, does the step shrink by as much as the wait?
-#
-# **Your turn:** each further row of `tries` adds a change. **Predict** which one helps most, write rows like the last line, and rerun. (A CPU has no copy to overlap: only the second can help there.)
-#
-# - `"pin": True`: batches in pinned memory, which a GPU copies while Python continues (`non_blocking=True`);
-# - `"layout": torch.channels_last`: each pixel's channels next to each other in memory, which convolutions may prefer.
-
-# %%
-most = max(count for count in (2, 4, 8) if count <= max(2, session.machine.cores))
-tries = {f"{count} workers": {"workers": count} for count in sorted({0, 2, most})}
-# tries["+ pinned memory"] = {"workers": most, "pin": True}
-full = Photos(session.data_root / "train", session.image_size)
-
-
-def feed(workers, pin=False, layout=torch.contiguous_format):
-    """For each turn, yield the ms of a training step, and those of its wait for a batch."""
-    network = ResNet(resnet.resnet(50, num_classes=12)).to(device, memory_format=layout)
-    optimizer = torch.optim.SGD(network.parameters(), lr=0.001)
-    lead, steps = 2 * workers + 1, max(4, workers)  # lead: uses up the ready batches
-    order = torch.utils.data.RandomSampler(full, True, 10**6)
-    batches = iter(
-        DataLoader(full, session.rung_batch, sampler=order, num_workers=workers, pin_memory=pin)
-    )
-    while True:
-        times = []
-        for step in range(-lead, steps):
-            begin = time.perf_counter()
-            images, labels = next(batches)
-            ready = time.perf_counter()
-            images = images.to(device, memory_format=layout, non_blocking=pin)
-            training_step(network, optimizer, images, labels.to(device, non_blocking=pin))
-            if device.type == "cuda":
-                torch.cuda.synchronize()
-            if step >= 0:
-                times.append((time.perf_counter() - begin, ready - begin))
-        yield 1000 * np.mean(times, axis=0)
-
-
-feeds = [feed(**row) for row in tries.values()]
-ms = np.array([[next(each) for each in feeds] for _ in range(session.feed_turns)])
-del feeds  # ends the workers
-for i, (name, (whole, waited)) in enumerate(zip(tries, np.median(ms, 0), strict=True)):
-    print(f"{name:15} {1000 * session.rung_batch / whole:7.1f} images/s,", end=" ")
-    print(f"{waited:5.1f} ms waiting + {whole - waited:5.1f} ms computing")
-    if i:
-        computing = ms[..., 0] - ms[..., 1]
-        print("  over the row above, speed:", workshop.ratio(ms[:, i - 1, 0] / ms[:, i, 0]))
-        print("  and computing time:", workshop.ratio(computing[:, i] / computing[:, i - 1]))
-
-# %% [markdown]
-# If computing takes clearly longer with workers, they compete with it, for cores or for memory. A ratio is the median over the turns; a difference is clear if all are on one side of 1.
-#
-# Leave `runs/train.py` as it is, even if pinning helps: 03 compares it with a finished script that does not pin. Notebook 05 comes back to pinning, and 08 to `channels_last`.
+# By this count, both published batches need little more than half of a V100's memory. The count halves the activations for FP16, and leaves out the gradients of activations, cuDNN's workspace and DALI's buffers. On a GPU, *peak* shows what it misses.
 #
 # ## What does a long run need?
 #
-# A run that takes hours or days has to survive failures, so it saves checkpoints and resumes from them. What must a checkpoint contain? The next cell trains for four steps. Then it trains for two, saves the state, and resumes for the other two: with the weights alone, then with the momentum too. **Predict:** do both end with the same weights as the uninterrupted run?
+# However fast a step is, a real run takes hours or days and has to survive failures. What must a checkpoint contain? The next cell trains for four steps. Then it trains for two, saves the state, and resumes for the other two: with the weights alone, then with the momentum too. **Predict:** do both end with the same weights as the uninterrupted run?
 
 # %%
 import copy
 
-four = [pair for _, pair in zip(range(4), loader, strict=False)]  # batches
+four = list(itertools.islice(loader, 4))  # batches
 
 
 def train_on(batches, checkpoint):
@@ -405,14 +403,14 @@ for parts in (["model"], ["model", "optimizer"]):
     print(f"{' and '.join(parts)} restored: off by up to {difference(whole, resumed):.2g}")
 
 # %% [markdown]
-# If you save only the weights, the run continues differently, because the optimizer has state too. A real run must also restore its place in the epoch, the order of the images and the metrics. `rn50 run` saves all of this after every epoch and on SIGTERM. On a CPU, `rn50 run --resume` ends with the *same bits* as an uninterrupted run, which the project's tests check. (On a GPU, that takes [deterministic operations](https://docs.pytorch.org/docs/stable/notes/randomness.html), which are often slower.)
+# If you save only the weights, the run continues differently, because the optimizer has state too. A real run must also restore its place in the epoch, the order of the images and the metrics. `rn50 run` saves all of this after every epoch and on SIGTERM. On a CPU, `rn50 run --resume` ends with the *same bits* as an uninterrupted run, which the project's tests check.
 #
 # ## Key takeaways
 #
-# - Many mistakes raise no error, so check the accuracy on unseen images in `eval()` mode.
+# - Check the accuracy on unseen images, in `eval()` mode.
 # - On separate hardware, input and computation overlap, and only the slower counts; on shared cores, both count. Time the parts, then trace the slow one.
 # - Activations fill the memory; they grow with the batch.
 # - The learning rate scales with the global batch. Long runs start with a warm-up.
 # - A run that resumes needs the optimizer's state, too.
 #
-# If your step mostly computes, more devices help: notebook 03. If it mostly waits for input, as a GPU with two workers may, 04 and 05 help more. 03 comes first because all later scripts run on several devices.
+# If your step mostly computes, more devices help: notebook 03. If it mostly waits for input, 04 and 05 help more.

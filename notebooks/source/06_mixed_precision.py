@@ -299,9 +299,7 @@ if device.type == "cuda":
 
 
 def set_tf32(name):
-    setting = "tf32" if name == "tf32" else "ieee"  # ieee: real float32
-    torch.backends.cuda.matmul.fp32_precision = setting
-    torch.backends.cudnn.conv.fp32_precision = setting
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = name == "tf32"
 
 
 peaks, side = {}, session.side

@@ -25,12 +25,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import workshop
 from data_prep import im2rec
 from tests.conftest import ROOT
 from tests.support import Photos
 from tests.workshop.lessons.test_nb08_checks import simulate
 from workshop import expected, masters
-from workshop.lessons import nb01, nb06
+from workshop.lessons import nb00, nb01, nb06
 
 STUB = "return None  # your code"
 
@@ -122,14 +123,48 @@ def test_reading_rate_in_01(
     files = [tmp_path / f"{i}.jpg" for i in range(20)]
     for file in files:
         file.write_bytes(b"jpeg")
+    monkeypatch.setattr(nb01, "training_speed", lambda runs, data: 0.01)
+    results = expected.load(ROOT / "notebooks" / "expected")
+    session = SimpleNamespace(results=results, runs=tmp_path, data_root=tmp_path)
     names = {"nb01": nb01, "np": np, "time": time, "Path": Path, "val": files,
-             "training": 0.01, "needed": 1e9}  # fmt: skip
+             "needed": 1e9, "session": session}  # fmt: skip
     execute("01", "def reading_rate", answer, names, tmp_path)
     printed = capsys.readouterr().out
     assert said in printed
     lines = [line for line in printed.splitlines() if "reader(s)" in line]
-    verdicts = "files/s; this machine: enough, 8 V100s: too slow"
-    assert len(lines) == 4 and all(line.endswith(verdicts) for line in lines)
+    assert len(lines) == 3 and all("enough for notebook 00's run" in line for line in lines)
+    assert "8 V100s" not in "".join(lines)
+
+
+def test_01_compares_with_the_fastest_run_of_00(tmp_path: Path) -> None:
+    folder = tmp_path / "lesson-00"
+    folder.mkdir()
+    for name, speeds in ("1", [400.0, 600.0]), ("2", [300.0, 300.0]):
+        report = {"metrics": {"train.total_ips": speeds}}
+        (folder / f"run-{name}.json").write_text(json.dumps(report))
+    assert nb01.training_speed(tmp_path, tmp_path) == pytest.approx(480)  # not the mean, 500
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("", "○ `at_most` is not written yet"),
+        ("return 1 / (1 - part / whole)", "✓ `at_most` is right"),
+        ("return whole / part", "The rest remains"),
+        ("return 1 - part / whole", "Divide the whole by it"),
+    ],
+)
+def test_limit_in_02(answer: str, said: str, tmp_path: Path, capsys) -> None:
+    checks = importlib.import_module("workshop.lessons.nb02_checks")
+    results = expected.load(ROOT / "notebooks" / "expected")
+    names = {"nb02_checks": checks, "by_kind": {"convolution": 60.0, "other": 40.0},
+             "session": SimpleNamespace(results=results)}  # fmt: skip
+    execute("02", "def at_most", answer, names, tmp_path, cells=1)
+    printed = capsys.readouterr().out
+    assert said in printed
+    assert "convolution is 60%; without it, a step is at most 2.50 ×" in printed
+    assert "53 ms: convolution is 32%; without it, a step is at most 1.47 ×" in printed
 
 
 @pytest.mark.parametrize(
@@ -144,14 +179,17 @@ def test_reading_rate_in_01(
     ],
 )
 def test_hours_in_00(answer: str, said: str, tmp_path: Path, capsys) -> None:
-    report = {"metrics": {"train.total_ips": [400.0, 600.0]}, "env": {"seconds": {"step": 10}}}
+    run = {"metrics": {"train.total_ips": [400.0, 600.0]}, "env": {"seconds": {"step": 10}}}
     results = expected.load(ROOT / "notebooks" / "expected")
-    names = {"session": SimpleNamespace(results=results), "report": report, "count": 2400}
+    names = {"session": SimpleNamespace(results=results), "runs": [run], "count": 2400,
+             "workshop": workshop, "nb00": nb00}  # fmt: skip
     execute("00", "def training_hours", answer, names, tmp_path)
     printed = capsys.readouterr().out
     assert said in printed  # and the finished one is used if it is wrong:
-    assert "400.2 images/s take 80.0 h and 46 MB/s of JPEGs; 10 of 15.7 TFLOP/s" in printed
-    assert "(published peak), or 28%" in printed and "(measured peak), or 17%" in printed
+    rows = [" ".join(line.split()) for line in printed.splitlines()]
+    assert "V100, FP32 400.2 80.0 46.2 9.82 15.7 63%" in rows
+    assert "V100, FP16 1,443 22.2 166.5 35.4 125 28%" in rows
+    assert "H100, FP16 4,833 6.63 557.9 118.6 681 17%" in rows
     assert "your last run: 480 images/s take 10 s; measured, with first steps: 10 s" in printed
 
 

@@ -147,6 +147,10 @@ def test_one_thread_is_shown_as_parts_of_the_step(drawn: Any) -> None:
             row = round(path.get_extents().y0 + 0.2)
             ends[row] = max(ends.get(row, 0), path.get_extents().x1)
     assert ends == pytest.approx({0: 30, 1: 20, 2: 45, 3: 5})
+    # if steps differ, the bars are their mean, as the table
+    axes, alt, _ = drawn([*host, (HOST, "cpu_op", "aten::conv2d", 60, 90)], host)
+    assert "backward 45.0 ms: other 30.0 ms, convolution 15.0 ms;" in alt
+    assert axes.get_xlabel() == "ms, mean of 2 steps"
 
 
 def test_a_prediction_is_not_called_a_step(tmp_path: Path, capsys: Any) -> None:

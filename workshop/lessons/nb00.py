@@ -1,11 +1,21 @@
-"""Notebook 00: the hours of a training run."""
+"""Notebook 00: the diagram of a training step, and the hours of a training run."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from workshop import output
 from workshop.checks.compare import Mistake
 from workshop.lessons.choice import Function, choose_by_cases
 
 RUNS = ((1_281_167, 90, 400.2), (2400, 5, 500.0))  # images, epochs, images/s
+STEP = Path(output.__file__).parent / "templates" / "step.svg"
+
+
+def show_step() -> None:
+    """Show the diagram of a training step; its text version is the drawing's `desc`."""
+    svg = STEP.read_text(encoding="utf-8")
+    output.show(svg, svg.partition('<desc id="step">')[2].partition("</desc>")[0])
 
 
 def training_hours(images: float, epochs: float, rate: float) -> float:

@@ -23,7 +23,7 @@ from workshop import ladder
 from workshop.checks.compare import Mistake, Wrong, refuse, whole, wrong
 from workshop.checks.engine import message
 from workshop.checks.ramps import boxes, ramps
-from workshop.lessons.choice import choose, sentence
+from workshop.lessons.choice import choose, choose_by_cases, sentence
 
 WIDTH, HEIGHT, SIZE, BLUE = 240, 160, 32, 200  # of the known images, and of the crops
 CROPS = 40  # so many that sides of right ones are close to 0.7 and to 1.0, too
@@ -62,6 +62,24 @@ def check_photo(photos: Any) -> Callable[..., Any]:
 def check_step(own: Callable[..., Any]) -> Callable[..., Any]:
     """Check a training step on a small network, against steps of the finished one."""
     return choose("training_step", own, step, lambda: judge_step(own), show=True)
+
+
+def at_most(part: float, whole: float) -> float:
+    """Return how many times as fast a step of `whole` ms can get if its `part` takes no time."""
+    return whole / (whole - part)
+
+
+AT_MOST_MISTAKES: tuple[Mistake, ...] = (
+    (lambda part, whole: whole / part,
+     "This compares the step with the part.", "The rest remains: whole - part."),
+    (lambda part, whole: (whole - part) / whole,
+     "This is the share that remains.", "Divide the whole by it."),
+)  # fmt: skip
+
+
+def check_at_most(own: Callable[..., Any]) -> Callable[..., Any]:
+    cases = ((50.0, 100.0), (17.0, 53.0))
+    return choose_by_cases("at_most", own, at_most, cases, AT_MOST_MISTAKES, show=True)
 
 
 # --- one image ------------------------------------------------------------------------------------
