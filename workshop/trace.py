@@ -78,12 +78,8 @@ class Steps:
 def trace(file: str | PathLike, show: bool = True, of: str = "step") -> dict[str, float]:
     """Show a figure of one step and a table of all; return the milliseconds per step by kind.
 
-<<<<<<< HEAD
-    The figure is a timeline or, if one thread did all, the time of each kind in parts of the step;
-    if the step has no parts, there is only the table.
-=======
-    The figure is a timeline or, if one thread did all, the mean time of each kind in each part.
->>>>>>> f012
+    The figure is a timeline or, if one thread did all, the mean time of each kind in parts of the
+    step; if the step has no parts, there is only the table.
     Without `show`, only return them. `of` is what the figure and the table call a step.
     They add up to the step. If the trace has GPU kernels, they are times of the GPU: what runs at
     the same time counts once, computation before copies and exchange, and `waiting` is what is
@@ -261,12 +257,9 @@ def total(spans: Iterable[Span], kind: str = "") -> float:
 def draw(
     found: Steps, timeline: Sequence[Span], ms: Mapping[str, float], of: str
 ) -> dict[str, Any]:
-<<<<<<< HEAD
-    """Return the figure of the step with the median exposed exchange, or time, as a display bundle.
-=======
-    """Return the figure of the step with the median duration, or of the mean, as a display bundle.
->>>>>>> f012
+    """Return the figure of a step as a display bundle.
 
+    It is the step with the median exposed exchange, or else time; of one thread, the mean of all.
     `timeline` is what counts when, `ms` its mean per step.
     """
     import matplotlib.pyplot as plt
@@ -294,6 +287,7 @@ def draw(
     elif (spent_on_it := total(painted(exchange))) > 0.01 * length:
         exposed = [span for span in clipped(timeline, begin, end) if span[2] == "exchange"]
         title = f"Of {short(spent_on_it)} of exchange, {short(total(exposed))} are exposed"
+        which = f"in the {of} with the median exposed time"
     texts = []
     with plot.style():
         fig, axes = plt.subplots(figsize=(9, 1.5 + 0.6 * len(lanes)))
@@ -316,12 +310,7 @@ def draw(
         bands = [axes.axvspan(b - begin, e - begin, **band) for b, e, _ in wide]
         axes.set_yticks(range(len(lanes)), [lane.name for lane in lanes])
         axes.set(xlim=(0, end - begin), ylim=(len(lanes) - 0.45, -0.55), title=title)
-<<<<<<< HEAD
-        median = "exposed time" if exposed else "time"
-        axes.set_xlabel(f"ms, in the {of} with the median {median}")
-=======
         axes.set_xlabel(f"ms, {which}")
->>>>>>> f012
         axes.xaxis.set_major_formatter("{x:,g}")
         axes.grid(visible=False, axis="y")
         shown = [kind for kind in KINDS if ms[kind] > 0.005 * whole]
