@@ -84,7 +84,7 @@ def test_waiting_threads_spin_briefly_unless_the_user_decides(own: dict[str, str
     env = launch.with_library(env)
     done = subprocess.run(child, env=env, check=True, text=True, capture_output=True)
     found = ast.literal_eval(done.stdout)
-    assert {k: found[k] for k in variables & found.keys()} == (own or {"GOMP_SPINCOUNT": "2000"})
+    assert {k: found[k] for k in variables & found.keys()} == (own or {"GOMP_SPINCOUNT": "5000"})
 
 
 # --- folders --------------------------------------------------------------------------------------
