@@ -313,7 +313,8 @@ def draw(
         axes.set_xlabel(f"ms, {which}")
         axes.xaxis.set_major_formatter("{x:,g}")
         axes.grid(visible=False, axis="y")
-        shown = [kind for kind in KINDS if ms[kind] > 0.005 * whole]
+        least = 0.002 * (end - begin)  # less is not visible
+        shown = [kind for kind in KINDS if any(total(x.spans, kind) > least for x in lanes)]
         keys = [plt.Rectangle((0, 0), 1, 1, label=kind, **look(kind)) for kind in shown]
         fig.legend(handles=[*keys, *bands[:1]], ncols=6, loc="outside lower left")
     return output.figure_bundle(fig, f"One {of} of {short(length)}. {'; '.join(texts)}.")

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 00 · Start here
 #
-# In this course, you write one script that trains ResNet-50 v1.5, and make it faster, one change at a time. Before each, you measure: *where is the time going now?* On one H100, the changes took an earlier version, which read JPEG files with 12 workers, from 1,080 to 4,107 images per second (recorded; figure below). With several GPUs, you also measure what each GPU adds. On a laptop, you make the same changes with smaller images, and gain less.
+# In this course, you write one script that trains ResNet-50 v1.5, and make it faster, one change at a time. Before each, you measure: *where is the time going now?* On one H100, the changes took an earlier version from 1,080 to 4,107 images per second (recorded; figure below). With several GPUs, you also measure what each GPU adds. On a laptop, you make the same changes with smaller images, and gain less.
 #
 # By the end of this notebook, you will have trained and tested a network, and will know what happens in a training step and why training is so expensive. You should know Python and the basics of deep learning: convolutions, losses and gradient steps. If you have trained networks often, run all cells, and read on from [why training is expensive](#Why-training-is-expensive).
 #
@@ -54,7 +54,7 @@ guess = None  # your number, in percent
 # %% [markdown]
 # Lines that begin with `--` list the settings, with the reason for each value. You need none of them yet. `top-1` is the percentage of images whose highest-scoring class is right; for training images, it averages over the epoch, on random crops, and so is lower. `img/s` is images per second. The learning rate rises, then drops tenfold three times, so late epochs add little.
 #
-# What does the network confuse? Let it classify all validation images. In the command, `first $EPOCHS` names the weights that training saved. **Predict** the most frequent mistake.
+# What does the network confuse? The next cell classifies all validation images; `first $EPOCHS` names the weights that training saved. **Predict** the most frequent mistake.
 
 # %% language="bash" magic_args="-e"
 # rn50 predict -b 240 -o answers.npz first $EPOCHS "$DATA"/val/* > /dev/null
@@ -108,9 +108,11 @@ print(f"You expected {guess or '?'}%.")
 session.note("first_top1", runs[0]["metrics"]["val.top1"][-1], "%", "accuracy of your first run")
 
 # %% [markdown]
+# With one thread, steps wait only if it decodes more slowly than the network computes, and only for the difference. (A few seconds between runs are noise.)
+#
 # **Your turn:** change the batch instead. **Predict:** with 8 images per step, how many steps per epoch? Does the run take longer? Is the network more accurate? In the last training cell, replace `-b 32` by `-b 8`, delete `--data-nthreads 1`, and run it and the next. On a GPU, then delete `--network tiny`, too: the default is ResNet-50.
 #
-# <details><summary>Why?</summary>An epoch has 300 steps. Four times as many steps at a quarter of the learning rate are meant to end alike (*linear scaling*). But each step has a fixed cost. Notebook 02 explains both. With one thread, steps wait only if it decodes more slowly than the network computes, and only for the difference.</details>
+# <details><summary>Why?</summary>An epoch has 300 steps. Four times as many steps at a quarter of the learning rate are meant to end alike (*linear scaling*). But each step has a fixed cost. Notebook 02 explains both.</details>
 #
 # ## What happens in a step
 #
@@ -160,7 +162,7 @@ print(f"your last run: {rate:,.0f} images/s take {seconds:.0f} s;", end=" ")
 print(f"measured, with first steps: {sum(runs[-1]['env']['seconds'].values()):.0f} s")
 
 # %% [markdown]
-# (V100: published; H100: measured, as is its peak.) In FP32, arithmetic explains most: the V100 reaches 63% of its peak for over three days; the published run took 82.0 hours. In FP16, it explains less: the V100 reaches 28% of its peak, the H100 17%. Where does the rest of the time go? That is the course's question.
+# (V100: published; H100: measured, as is its peak.) In FP32, arithmetic explains most: the V100 reaches 63% of its peak, and needs over three days (published: 82.0 hours). In FP16, it explains less: the V100 reaches 28% of its peak, the H100 17%. Where does the rest of the time go? That is the course's question.
 #
 # FP16, with the larger batch it allows, cuts the published run from 82.0 to 22.9 hours: 3.6 times as fast. Half the bytes explain at most a factor of 2; Tensor Cores and the batch do the rest (notebooks 06 and 08). The H100 was measured on synthetic images: it needs 6.6 hours only if it never waits for real ones. More GPUs help as long as the input keeps up: at the published 10,263.2 images/s, eight V100s read 1.2 GB/s.
 #
@@ -170,7 +172,7 @@ print(f"measured, with first steps: {sum(runs[-1]['env']['seconds'].values()):.0
 #
 # ## Where the course goes
 #
-# Below are the notebooks, and the speed of published runs and of the course's script on an H100 after notebooks 02, 05, 06 and 08. Its first version, in float32, is slower than a V100 in FP16. Once your script has run, the figure shows your speeds instead.
+# Below are the notebooks, and the speed of published runs and of the course's script on an H100 after notebooks 02, 05, 06 and 08. Its first version, in PyTorch's default precision, is slower than a V100 in FP16. Once your script has run, the figure shows your speeds instead.
 
 # %%
 workshop.course_map()
@@ -183,4 +185,4 @@ workshop.ladder.figure()
 # - **`rn50 doctor`**, in a terminal, checks your machine and suggests a fix for each problem.
 # - **To restore a notebook**, run `rn50 workshop reset 00`. It keeps a copy of your version.
 #
-# The run above read packed images (`recordio`). The next notebook packs them, and asks whether that pays.
+# Your runs read packed images (`recordio`). The next notebook packs them, and asks whether that pays.

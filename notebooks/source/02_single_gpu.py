@@ -101,7 +101,7 @@ print(*(part for part in model.layer2[0].children() if isinstance(part, torch.nn
 # rn50 run --preset RN50_FP16_8GPU --print recipe
 
 # %% [markdown]
-# The next cells use three of its numbers: momentum, weight decay and the **learning rate**. The rate is 0.1 for 256 images and scales with the **global batch**, of all GPUs: with twice the batch, an epoch has half as many steps, so each goes twice as far (**linear scaling**). Early on, that is too far, so a **warm-up** raises the rate from zero over five epochs. Later, the rate drops tenfold three times. You write this schedule in `ex02.schedule`; `train.py` leaves it out, like the recipe's mirroring, crop shapes, mean and standard deviation.
+# The next cells use three of its numbers: momentum, weight decay and the **learning rate**. The rate is 0.1 for 256 images and scales with the **global batch**, of all GPUs: with twice the batch, an epoch has half as many steps, so each goes twice as far (**linear scaling**). Early in training, such steps are too large, so a **warm-up** raises the rate from zero over five epochs. Later, the rate drops tenfold three times. You write this schedule in `ex02.schedule`; `train.py` leaves it out, like the recipe's mirroring, crop shapes, mean and standard deviation.
 #
 # ## Write the step
 #
@@ -153,7 +153,7 @@ print(f"without model.eval(), shuffled: {top1(small, shuffle=True):.1f}% correct
 print(f"with model.eval(), once more:   {top1(small.eval()):.1f}% correct")
 
 # %% [markdown]
-# A sorted batch holds one class, so normalisation removes much of what distinguishes it; shuffling helps. It can even beat `eval()`, whose running averages lag behind the weights; for the last line, the passes in training mode had updated them, with validation images: no cure. Guessing would get 8.3% right.
+# A sorted batch holds one class, so normalisation removes much of what distinguishes it; shuffling helps. It can even beat `eval()`, whose running averages lag behind the weights. In the last line, the passes in training mode have updated them with validation images: not a cure. Guessing would get 8.3% right.
 #
 # ## The whole script
 #
@@ -174,7 +174,7 @@ mine = nb02_checks.check_script(script)
 #
 # ## Where is the time going?
 #
-# **Predict:** out of every 100 ms, how many milliseconds does the loop spend waiting for images? Replace the number. Because speed varies, the cell times several turns; it prints their median speed and mean step.
+# **Predict:** out of every 100 ms, how many milliseconds does the loop spend waiting for images? Replace `None`. Because speed varies, the cell times several turns; it prints their median speed and mean step.
 
 # %%
 guess = None  # your number
@@ -208,7 +208,7 @@ session.note("ladder_1_ips", rung["images_per_s"], "img/s", "speed of your scrip
 by_kind = workshop.trace("trace.json.gz")  # ms of a step
 
 # %% [markdown]
-# Faster arithmetic helps convolutions; on a GPU, normalisation, pointwise (ReLU and additions), copy and optimizer mostly move data (see 06). On a CPU, `waiting` is loading a batch; on a GPU, it is when that is idle. `other` has max pooling, the loss and Python; `optimizer` has `zero_grad`, too.
+# Faster arithmetic helps convolutions; on a GPU, normalisation, pointwise (ReLU and additions), copy and optimizer mostly move data (see 06). On a CPU, `waiting` is loading a batch; on a GPU, no kernel running. `other` has max pooling, the loss and Python; `optimizer` has `zero_grad`, too.
 #
 # Which kind is worth attacking? The rest of the step limits the gain (**Amdahl's law**). **Your turn:** write the limit. **Predict** it for the convolutions of your step, and of a recorded one of an H100 (float16, batch 256, 224 px).
 
@@ -242,18 +242,18 @@ for whose, part, whole in (
 
 # %%
 tries = {"0 workers": {"workers": 0}, "2 workers": {"workers": 2}}
-# tries["2 workers, pinned"] = {"workers": 2, "pin": True}
+# tries["2, channels last"] = {"workers": 2, "layout": torch.channels_last}
 full = Photos(session.data_root / "train", session.feed_size)
 
 
 def step_ms(workers, pin=False, layout=torch.contiguous_format):
     """Return the mean ms of a training step, and of its wait for a batch."""
-    network = ResNet(resnet.resnet(session.layers, num_classes=12))
+    network = ResNet(resnet.resnet(session.layers, num_classes=len(full.classes)))
     network.to(device, memory_format=layout)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.001)
     loader = DataLoader(full, session.rung_batch, shuffle=True, num_workers=workers, pin_memory=pin)
     batches, times = iter(loader), []
-    lead = 2 * workers + 1  # steps that use up the ready batches
+    lead = 2 * max(workers, 2) + 1  # untimed: warm-up, and ready batches
     for _ in range(lead + session.feed_steps):
         begin = time.perf_counter()
         images, labels = next(batches)
@@ -326,7 +326,7 @@ print(f"Your script's batch takes {compute_ms:.0f} ms, {compute_ms / same:.2f} Ã
 print(f"The largest batch is {speeds[-1] * same / session.rung_batch / 1000:.2f} Ã— as fast.")
 
 # %% [markdown]
-# If all times are within about 20% of the fit, a fixed cost can explain the gain; in notebook 00, a batch of 8 paid it four times as often. If Python fills a GPU's queue too slowly, small batches take equally long. Your script's step differs in one thing: two workers decode meanwhile, on a CPU with the same cores.
+# If all times are within about 20% of the fit, a fixed cost can explain the gain; in notebook 00, a batch of 8 paid it four times as often. If Python fills a GPU's queue too slowly, small batches take equally long. Your script's step has fewer classes, and two workers decode meanwhile, on a CPU with the same cores.
 #
 # ### What limits the batch?
 #
@@ -367,7 +367,7 @@ if device.type == "cuda":
     print(f"16 images: predicted {(fixed + 16 * per_image) / 1e9:.2f} GB, peak {peak / 1e9:.2f} GB")
 
 # %% [markdown]
-# By this count, both published batches need little more than half of a V100's memory. The count halves the activations for FP16, and leaves out the gradients of activations, cuDNN's workspace and DALI's buffers. On a GPU, *peak* shows what it misses.
+# By this count, both published batches need little more than half of a V100's memory. It halves the activations for FP16, and leaves out the gradients of activations, cuDNN's workspace and DALI's buffers. On a GPU, *peak* shows what it misses.
 #
 # ## What does a long run need?
 #

@@ -194,9 +194,9 @@ print(f"efficiency, the ratio of the two speeds over the number of ranks: {effic
 workshop.ladder.figure()
 
 # %% [markdown]
-# This is the **ladder**. Left: images/s, divided like the step; each dot is a turn. Right: this rung over the one before, turn by turn, with your prediction; there, hollow means no clear difference. Eight V100s reach an efficiency of 89% (published: 10,263 images/s; one trains 1,443). On a CPU, 1 / *n* is no gain.
+# This is the **ladder**. Left: images/s, divided like the step; each dot is a turn. Right: this rung over the one before, turn by turn, with your prediction; there, hollow means no clear difference. Eight V100s reach an efficiency of 89% (published: 10,263 images/s; one trains 1,443). An efficiency of 1 / *n* is no gain.
 #
-# Which part of a step grew most? (On a CPU, compare with *n* times one rank's.) If it is compute, the ranks share cores and memory bandwidth (GPUs share only the host: notebook 04). If it is communication, they wait for messages or for each other: see below.
+# Which part of a step grew most? (If the ranks share a CPU, compare with *n* times one rank's.) If it is compute, the ranks share cores and memory bandwidth (GPUs share only the host: notebook 04). If it is communication, they wait for messages or for each other: see below.
 #
 # First: is the script *correct*? The next cell tries it, and shows the evidence for each change: ✗ means *missing*, ○ *not seen*.
 
@@ -281,7 +281,7 @@ dist.destroy_process_group()
 #
 # ## How much of the exchange does a step wait for?
 #
-# A message takes a fixed **latency** α plus its bytes over the **bandwidth** β. DDP sends gradients in **buckets** of about 25 MB, each as soon as it is full; Horovod sends what is ready every millisecond. Both begin *during* the backward pass; what the pass does not hide is exposed.
+# A message takes a fixed **latency** α plus its bytes over the **bandwidth** β. DDP sends gradients in **buckets** of up to about 25 MB, each as soon as it is full; Horovod sends what is ready every millisecond. Both begin *during* the backward pass; what the pass does not hide is exposed.
 #
 # `overlap.py` runs on the CPU. It times all-reduces from 4 KB to 32 MB: those of Gloo (PyTorch's library for CPUs) and yours. Then it times DDP's backward passes with and without exchange, in turns. The ladder's DDP script, traced, follows.
 
@@ -367,7 +367,7 @@ dist.destroy_process_group()  # else a thread of Gloo can abort Python at its ex
 # export CUDA_VISIBLE_DEVICES=
 # run overlap.py $LARGEST $LAYERS $TURNS $SIDE $BATCH > overlap.json
 # run "$LADDER" --data "$DATA" --image-size $SIDE --batch-size $BATCH --workers 1 \
-#   --warm-up 3 --steps 8 --trace ddp.json --report ddp-report.json > ddp.txt
+#   --warm-up 3 --steps 8 --trace ddp.json > ddp.txt
 
 # %% [markdown]
 # ### Latency and bandwidth
@@ -403,11 +403,11 @@ workshop.figure(fig, alt=f"Time of an all-reduce by size: {said}.")
 # %% [markdown]
 # ### The exposed time
 #
-# A small message costs little more than α, so gradients travel in buckets. Assume that a message leaves when its bucket is full and a sender is free (two threads in Gloo, one stream in NCCL).
+# 4 KB and 64 KB take about as long, so gradients travel in buckets. Assume that a message leaves when its bucket is full and a sender is free (two threads in Gloo, one stream in NCCL).
 #
 # **Your turn: write this prediction** in five lines. `full` says when each bucket is full (seconds after the pass began), `takes` how long its message takes, `alone` how long the pass takes. How long after the pass does the last message arrive?
 #
-# **Predict** this time, in ms. Whose gradients leave first?
+# **Predict** this time for DDP's pass, in ms. Whose gradients leave first?
 
 
 # %%
@@ -427,12 +427,10 @@ for layer, nbytes, at, seconds in zip(layers, size, full, takes, strict=True):
     print(f"α + bytes / β: {1e3 * seconds:.1f} ms")
 traced = workshop.trace("ddp.json")
 on_ladder = several.get("communication_ms", 0)
-ddp = json.loads(Path("ddp-report.json").read_text())
 alone = np.median(run["alone"])
 waiting, messages = 1e3 * np.median(run["parts"], axis=0)
 rows = {
     f"communication of {Path(several['script']).name}, on the ladder": on_ladder,
-    "communication of 2_ddp.py, on the CPU, with the profiler": ddp["communication_ms"],
     "exposed in its trace, with batch norm's statistics": traced["exchange"],
     "backward passes with DDP: wait for the slowest rank": waiting,
     "backward passes with DDP: messages after that": messages,
@@ -444,9 +442,9 @@ for what, ms in rows.items():
 session.note("exposed_ms", messages, "ms", "exposed exchange of a pass, without waiting")
 
 # %% [markdown]
-# The last layers' gradients leave first. The last message cannot be hidden: nothing is left to compute.
+# The last layers' gradients leave first. The last message can hide little: the pass ends soon after its bucket is full.
 #
-# The figure shows one traced step (shaded: only the exchange runs). In it, as in the ladder, a message lasts until the slowest rank joins. DDP's first is a broadcast of batch norm's statistics, so ranks wait there, too: the ladder counts that as compute. The list goes from your ladder's number (on GPUs if you have several; the rest is DDP's, on the CPU) to what the links take. The passes, without loader and update, separate the wait from the messages. Your function leaves out the wait, and that messages and computation share hardware (Gloo: cores; NCCL: a few multiprocessors). If the wait is the larger part, a faster network saves little.
+# The figure shows one traced step (shaded: only the exchange runs). In it, as in the ladder, a message lasts until the slowest rank joins, often far longer than α + bytes / β. DDP's first is a broadcast of batch norm's statistics, so ranks wait there, too: the ladder counts that as compute. The list goes from your ladder's number (on GPUs if you have several; the rest is DDP's, on the CPU) to what the links take. The passes, without loader and update, separate the wait from the messages. Your function leaves out the wait, and that messages and computation share hardware (Gloo: cores; NCCL: a few multiprocessors). If the wait is the larger part, a faster network saves little.
 #
 # ## What would eight GPUs lose?
 #
@@ -471,7 +469,7 @@ for link, gigabytes, hop in (  # per second, GPU (or host) and direction; second
     print(f"{step / (step + exposed):12.1%}")
 
 # %% [markdown]
-# On eight V100s (published, batch 208 each), a step takes 17.9 ms longer than on one: notebook 08 looks for the reasons. `nvidia-smi topo -m` lists a machine's links ([docs/commands.md](../docs/commands.md#links-between-gpus)).
+# Only Ethernet does. But eight V100s (published, batch 208 each) take 17.9 ms longer per step than one, far more than this estimate: notebook 08 looks for the reasons. `nvidia-smi topo -m` lists a machine's links ([docs/commands.md](../docs/commands.md#links-between-gpus)).
 #
 # ## What does the larger batch change?
 #
@@ -502,13 +500,13 @@ print(f"guessing   {np.log(12):6.2f}")
 session.expect(losses)
 
 # %% [markdown]
-# It is not: over ten recorded seeds, neither the unscaled run nor the scaled one without warm-up ends reliably below the loss of guessing, 2.48. With warm-up, the loss ends closest to the small batch's, in an eighth of the steps. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) warm up because the network changes rapidly at first; they reached almost the same ImageNet accuracy with ResNet-50 at a batch of 8,192 (23.74% error) as at 256 (23.60%).
+# It is not: over ten recorded seeds, neither the unscaled run nor the scaled one without warm-up ends reliably below the loss of guessing, 2.48. With warm-up, the loss may climb at first, too, but it ends closest to the small batch's, in an eighth of the steps. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) warm up because the network changes rapidly at first; they reached almost the same ImageNet accuracy with ResNet-50 at a batch of 8,192 (23.74% error) as at 256 (23.60%).
 #
 # ## Key takeaways
 #
 # - Five changes: start and pick a device, share the images, scale the rate, average, broadcast. Rank 0 reports and saves.
 # - Without one of the last four, the script still runs. Count the images and compare the weights.
-# - A message takes latency plus bytes over bandwidth. By the estimate, fast links expose little but the last one. Waiting is exposed, too.
+# - A message takes latency plus bytes over bandwidth. By an estimate without waiting, fast links expose little more than the last message.
 #
 # **Try it:** find the bugs in `exercises/hunt/train_parallel.py` (TensorFlow; exercise `ex04.hunt` checks your answer). Porting it to PyTorch has [three traps](../docs/migration.md).
 #

@@ -84,7 +84,7 @@ for gpus in (1, 8):
 # %% [markdown]
 # ## Many small files
 #
-# ImageNet is 1.3 million files. Each has to be opened, read and closed. **Predict:** what share of the loop's time is that?
+# ImageNet is 1.3 million files. Each has to be opened, read and closed. **Predict** its share of the loop's time.
 
 # %%
 some = random.sample(paths, min(96, len(paths)))
@@ -266,7 +266,7 @@ print(f"The device alone: {device:,.0f} images/s")
 #
 # You describe the work once; tf.data then runs it in its own threads, without Python. Add one stage at a time, and predict each speed-up over the stage before. (All need TensorFlow.)
 #
-# **Read, shuffle, parse, decode, batch.** A record is a string until `parse_single_example` parses it. The JPEG's header gives the image's size, so only a random box is decoded: libjpeg-turbo reads nothing below it, and skips the inverse DCT elsewhere outside of it. These steps run one after another, alternating with the device. Is that faster than Python?
+# **Read, shuffle, parse, decode, batch.** A record is a string until `parse_single_example` parses it. The JPEG's header gives the image's size, so only a random box is decoded: libjpeg-turbo reads nothing below it, and skips the inverse DCT elsewhere outside of it. These steps run one after another, alternating with the device. Is that faster than the Python loop?
 
 # %%
 if TF:
@@ -300,7 +300,7 @@ if TF:
     measure("tf.data", guess)
 
 # %% [markdown]
-# **Parallel map** decodes several images at the same time, at most *n* on *n* cores. Only decoding gets shorter, not the wait for the device: the cell prints the bound that this gives.
+# If tf.data gained little: Pillow works in C, too. **Parallel map** decodes up to *n* images at a time on *n* cores. The wait for the device stays: the cell prints the bound that this gives.
 
 # %%
 if TF:
@@ -323,7 +323,7 @@ if TF:
     measure("+ prefetch", guess, before="+ parallel map")
 
 # %% [markdown]
-# **Without antialiasing**, `resize` reads four pixels for each new one, however much it shrinks the crop: less work, but other images. What does antialiasing cost?
+# **Without antialiasing**, `resize` reads four pixels for each new one, however much it shrinks the crop: less work, but different images, so this is no fair gain. What does antialiasing cost?
 
 # %%
 if TF:
@@ -343,9 +343,10 @@ fig, ax = plt.subplots(figsize=(9, 3.8), layout="constrained")
 workshop.ranges(ax, timed, "input")
 ax.axvline(device, color="black", ls="--")
 ax.text(device, -0.6, "the device alone ", ha="right")
-busy = max(speed.values()) / device
+best = max(speed, key=speed.get)
+busy = speed[best] / device
 session.note("busy", 100 * busy, "%", "of the time the device is busy, at best")
-title = f"At best, the device is busy {busy:.0%} of the time"
+title = f"With {best}, the device is busy {busy:.0%} of the time"
 ax.set(title=title, xlabel="images/s, 224 px: median, and a dot per turn")
 found = ", ".join(f"{name} {value:.0f}" for name, value in speed.items())
 workshop.figure(fig, alt=f"Images/s with a device of {device:,.1f}: {found}.")
@@ -355,7 +356,7 @@ workshop.figure(fig, alt=f"Images/s with a device of {device:,.1f}: {found}.")
 #
 # ## Which input, and how many cores?
 #
-# Without a device, the pipelines that work ahead take turns. Divide a device's images/s by those of one core: this many cores keep it busy. The devices are yours, at the size of rung 1 (if you have run notebook 02), and an H100. tf.data's threads run no Python and decode only the crop: **predict** whether they are faster than PyTorch's workers, and how many cores each device needs.
+# Without a device, the pipelines that work ahead take turns. Divide a device's images/s by those of one core: this many cores keep it busy. The devices are an H100 and, if you have run notebook 02, yours at the size of rung 1. tf.data's threads run no Python and decode only the crop: **predict** whether they are faster than PyTorch's workers, and how many cores each device needs.
 
 # %% tags=["results"]
 devices = {}
@@ -410,7 +411,7 @@ if TF:
 # - **Shuffle with one seed, shard** is right, but each rank reads everything and drops seven of eight records.
 # - **Shard, shuffle** is right and cheap. Shard the *file names*, before anything is read. If shards differ in size, `.take(steps)` gives all ranks the same number of steps. Each rank sees the same eighth in every epoch, unless you reshuffle the files with a common seed.
 #
-# **Your turn.** Put the stages together, for one rank of many: which order do `shard`, `interleave`, `shuffle`, `map`, `batch` and `prefetch` need? (`interleave` reads several shards at a time, which hides the latency of a network; `shuffle` should hold 100 KB JPEGs, not 150 KB crops.) `decode_crop` above returns an image and its label. The check runs your function on small shards whose labels number the images. `tf.data.AUTOTUNE` lets tf.data choose a buffer size or `num_parallel_calls`.
+# **Your turn.** Put the stages together, for one rank of many: which order do `shard`, `interleave`, `shuffle`, `map`, `batch` and `prefetch` need? (`interleave` reads several shards at a time, which hides the latency of a network; `shuffle` should hold JPEGs of 100 KB, not crops of 150 KB.) `decode_crop` above returns an image and its label. The check runs your function on small shards whose labels number the images. `tf.data.AUTOTUNE` lets tf.data choose a buffer size or `num_parallel_calls`.
 
 
 # %%
@@ -465,7 +466,7 @@ if TF:
 #
 # ## Train from your shards in TensorFlow
 #
-# The course's library has the same training step in TensorFlow as in PyTorch: forward and backward in a `GradientTape`, one exchange of the gradients, update. It takes a few steps with your shards, on the CPU, at 64 pixels. **Predict** what share of the time it waits for images.
+# The course's library has the same training step in TensorFlow as in PyTorch: forward and backward in a `GradientTape`, one exchange of the gradients, update. It takes a few steps with your shards, on the CPU, at 64 pixels. **Predict** its images/s: is the input the limit?
 
 # %% language="bash" magic_args="-e"
 # [ "$TF" ] || { echo "TensorFlow is missing: make setup WITH=tensorflow"; exit 0; }
@@ -475,9 +476,9 @@ if TF:
 
 # %%
 if TF:
-    seconds = json.loads(Path("tensorflow.json").read_text())["env"]["seconds"]
-    share = seconds["data"] / sum(seconds.values())
-    print(f"{seconds['step']:.1f} s of steps; {seconds['data']:.2f} s of waiting, {share:.0%}")
+    trained = json.loads(Path("tensorflow.json").read_text())["metrics"]["train.total_ips"][0]
+    print(f"After the first step, which builds the graph: {trained:.0f} images/s.")
+    print(f"+ prefetch, at 224 px, delivered {np.median(timed['+ prefetch']):.0f}.")
 
 # %% [markdown]
 # A slow device hides a slow input: tune the input for the device that will train.
@@ -492,4 +493,4 @@ if TF:
 #
 # **Try it:** predict which stages keep a V100 in FP32 (400.2 images/s) busy, then call `rate(name, batch_size / 400.2)` in a new cell.
 #
-# What remains is decoding and resizing, which can keep all cores busy. DALI can move both to the GPU.
+# Decoding and resizing remain, and they can keep all cores busy. DALI can move both to the GPU.

@@ -3,7 +3,7 @@
 #
 # After this notebook, you can explain what you gain and lose with 16-bit numbers, preserve small gradients with a loss scale that you wrote, train with `autocast` and `GradScaler`, predict from your own count which layers gain, check it in a trace, and fuse what only moves bytes.
 #
-# **Time:** 60 minutes · **Needs:** DALI, and the script from notebook 05, which you extend · **On a CPU:** about 2 minutes to run
+# **Time:** 60 minutes · **Needs:** DALI, and the script from notebook 05, which you extend · **On a CPU:** 1 to 2 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -88,7 +88,7 @@ for dtype, (integer, exponent) in formats.items():
 #
 # ## Gradients that underflow
 #
-# Gradients are small, because the loss is a *mean*: each pixel of each feature map contributes only a little. To see real ones, the next cell briefly trains a small network on road signs in `float32`. Then hooks collect the gradients that flow back to its convolutions and its last layer. **Predict:** what fraction of the nonzero ones will underflow to zero in `float16`?
+# Gradients are small, because the network averages over pixels and the loss over images: each number contributes only a little. To see real ones, the next cell briefly trains a small network on road signs in `float32`. Then hooks collect the gradients that flow back to its convolutions and its last layer. **Predict:** what fraction of the nonzero ones will underflow to zero in `float16`?
 
 # %%
 signs = open_source(session.data_root, "train", "recordio")  # in random order
@@ -140,13 +140,12 @@ vanish_bfloat16 = 100 * (gradients.bfloat16() == 0).float().mean().item()
 fig, axes = plt.subplots()
 powers = gradients.abs().log2().numpy()
 axes.hist(powers, bins=range(-45, 24), density=True, color=workshop.FINDING)
-for edge in (-25, -14, 16):
+for edge, left in ((-25, "zero in float16"), (-14, "fewer bits"), (16, "full precision")):
     axes.axvline(edge, color="0.5")
+    axes.text(edge - 0.4, 0.12, left, ha="right")
 finding = f"{vanish:.1f}% underflow in float16, {vanish_bfloat16:.2f}% in bfloat16"
-axes.set(title=f"Gradients that flow back: {finding}", ylabel="share of them")
-axes.set_xlabel(
-    "magnitude, power of two (float16: zero below -25, fewer bits to -14, infinite from 16)"
-)
+axes.set(title=f"Gradients that flow back: {finding}", ylabel="share of gradients")
+axes.set(xlabel="magnitude, power of two (from 16: infinite)", ylim=(0, 0.13))
 workshop.figure(fig, alt="Histogram of the magnitudes of gradients, in powers of two.")
 
 # %% [markdown]
@@ -186,7 +185,7 @@ def next_scale(scale, good, finite, wait=2000):
 next_scale = nb06.check("next_scale", next_scale)
 
 # %% [markdown]
-# The next cell uses it in a training loop. A larger network or batch, or a lower loss, makes gradients smaller. To imitate that, this loop divides them by 2^16 before they are rounded to `float16`, and multiplies them by it before the update. **Predict** the four `float16` outcomes: your rule, starting too high at 2^36 (2^20 in the output above); no scale; and a fixed scale of 2^36, with and without the overflow check.
+# The next cell uses it in a training loop. A larger network or batch, or a lower loss, makes gradients smaller. To imitate that, this loop divides them by 2^16 before they are rounded to `float16`, and multiplies them by it before the update. **Predict** the four `float16` outcomes: your rule, from 2^36, too high (in effect 2^20, see above); no scale; and a fixed scale of 2^36, with and without the overflow check.
 
 
 # %%
@@ -228,7 +227,7 @@ _, scales = runs["your rule"]
 print("Your rule's scale of each step: 2 to the", *np.log2(scales).astype(int))
 
 # %% [markdown]
-# Your rule skips steps until the scale fits, and one when doubling is too much. These steps are lost: mostly for that reason, its loss is above that of the last run. Dividing by 2^16 moves nearly all of the histogram to zero: without a scale, the loss is hardly lower than without updates (third run). `bfloat16` has the range, so it needs no scale.
+# Your rule skips steps until the scale fits, and one when doubling is too much. It makes fewer updates than the last run, and its loss is higher. Dividing by 2^16 moves nearly all of the histogram to zero: without a scale, the loss is hardly lower than without updates (third run). `bfloat16` has the range, so it needs no scale.
 #
 # The third run is a **silent failure**: every update is skipped, without an error, and the weights stay as they were. The fourth run, without the check, writes [infinities or NaN](../docs/troubleshooting.md#nan-in-float16-which-layer-and-what-the-loss-scale-does) into the weights. Its loss is NaN from then on, so you notice.
 #
@@ -274,7 +273,7 @@ print("float16, loss scale of each step: 2 to the", *(f"{np.log2(scale):.0f}" fo
 print(f"{np.sum(np.diff(scales) < 0)} steps skipped; loss {losses[0]:.2f}, then {losses[-1]:.2f}")
 
 # %% [markdown]
-# The scale falls until a step is good. Then it rises after three good steps and falls at each overflow, lower and lower while gradients grow. Skipped steps are lost: the loss has hardly fallen.
+# The scale falls until a step is good. Then it doubles after three good steps and halves at each overflow. With a wait of 3, many steps are lost; with 2,000, hardly any would be.
 #
 # ## Which layers become faster?
 #
@@ -312,7 +311,7 @@ if emulated:  # bfloat16 is then computed in float32
 array, copy = torch.zeros(2, 2**27 if device.type == "cuda" else 2**24, device=device)
 bandwidth = 2 * array.nbytes / seconds("copy.copy_(array)", array=array, copy=copy)
 for name, peak in peaks.items():
-    print(f"{name:8} {peak / 1e9:10,.1f} GFLOP/s: more than {peak / bandwidth:.0f} FLOP per byte")
+    print(f"{name:8} {peak / 1e9:10,.1f} GFLOP/s, limit above {peak / bandwidth:.0f} FLOP per byte")
 print(f"memory   {bandwidth / 1e9:10,.1f} GB/s")
 
 # %% [markdown]
@@ -389,7 +388,7 @@ for (name, layout), seconds_each in times.items():
     faster = workshop.ratio(np.divide(times["float32", layout], seconds_each))
     mfu = ips * network.train_flops(pixels) / peaks[name]
     rows.append([f"{name}, {layout}", ips, str(faster) if name != "float32" else "1", f"{mfu:.0%}"])
-columns = ["", "images/s", "speed over float32", "MFU"]
+columns = ["", "images/s: median", "over float32, per turn", "MFU"]
 workshop.table(rows, columns, f"Training, batch {timed}, {pixels} px, turns: {turns}")
 gain = workshop.ratio(np.divide(times["float32", "channels last"], times[half, "channels last"]))
 session.note("speedup", str(gain), "", f"speed of {half} over float32, channels last")
@@ -427,12 +426,13 @@ for kind, layers in kinds.items():
     for name, measured in traces.items():
         counted = nb06.least_ms(network, pixels, timed, name, peaks[name], bandwidth)
         row += [sum(counted[layer] for layer in layers), measured[kind]]
-    rows.append([*row, row[2] / row[4]])
-columns = ["ms", "float32: counted", "measured", f"{half}: counted", "measured", "gain"]
+    rows.append([*row, row[1] / row[3], row[2] / row[4]])
+columns = ["ms", "float32: counted", "measured", f"{half}: counted", "measured"]
+columns += ["gain: counted", "measured"]
 workshop.table(rows, columns, f"Both passes, batch {timed}, {pixels} px")
 
 # %% [markdown]
-# On a CPU with instructions for `bfloat16`, convolution gains most. With arrays this small, traffic hardly limits the other kinds, and halving it gains little. And on a GPU? The next cell draws the same count for a recorded H100. The one after it counts for a V100: the question at the start. **Predict:** what takes the longest on the H100?
+# On a CPU with instructions for `bfloat16`, convolution gains most, but less than counted. If a kind takes less time than counted, its arrays are in the cache: less traffic gains little. And on a GPU? The next cell draws the same count for a recorded H100. The one after it counts for a V100: the question at the start. **Predict:** what takes the longest on the H100?
 
 # %%
 resnet50 = resnet.resnet(50)
@@ -463,7 +463,7 @@ for what, peak, dtype in [
     print(f"V100, {what}: {1000 * 96 / sum(counted.values()):,.0f} images/s by the count")
 
 # %% [markdown]
-# On the H100, batch norm takes as long as convolution, and over half of the step hardly computes. These layers take about as long as counted (less: faster than a copy).
+# On the H100, batch norm takes as long as convolution, and over half of the step hardly computes. These layers take about as long as counted (if less, they are faster than the copy).
 #
 # So where does the V100's 3.6 come from? By the count, 2.1 from faster arithmetic and 1.8 from half the traffic, together 3.8. The published FP16 run also has a larger batch, channels last and fused layers, which the count leaves out.
 #
@@ -520,7 +520,7 @@ session.expect({"h100.compiled.ips": None})
 del pair, pairs
 
 # %% [markdown]
-# Where the gains differ, time is not spent on traffic alone. 16 bits can gain more than 2: in `float32`, a CPU's batch norm adds the numbers of its sums one by one ([source](https://github.com/pytorch/pytorch/blob/02793981e2a23214e0a159b7eef8685ea5738310/aten/src/ATen/native/cpu/batch_norm_kernel.cpp)). In the whole network, compiling gained about 1.2 (two H100s, on two days).
+# Where the gains differ, time is not spent on traffic alone. A CPU's batch norm reads its input three times and, in `float32`, adds number by number, so 16 bits can gain more than 2 ([source](https://github.com/pytorch/pytorch/blob/02793981e2a23214e0a159b7eef8685ea5738310/aten/src/ATen/native/cpu/batch_norm_kernel.cpp)). In the whole network, compiling gained about 1.2 (two H100s, on two days).
 #
 # ## Your turn: one more rung
 #
@@ -575,7 +575,7 @@ else:
 workshop.ladder.figure("4_amp")
 
 # %% [markdown]
-# If the two ranges do not overlap, the passes gained more or less than alone (on a GPU: in a larger batch), or the rest of the step changed. The recorded H100's rung 4 reached 2,530 images/s, not 4,833 as above. It differs in layout (NCHW), batch (128), input (JPEG files) and waiting between a step's parts.
+# If the two ranges overlap, nothing refutes the formula. If not, the passes gained more or less than alone (on a GPU: in a larger batch), or the rest changed. The square is a recorded H100: from 1,735 to 2,530 images/s, not 4,833 as above (NCHW, batch 128, JPEG files, waiting between a step's parts).
 #
 # ## The same accuracy?
 #

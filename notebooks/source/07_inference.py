@@ -195,7 +195,7 @@ print(f"{operators} starts of {1000 * per_start:.1f} µs take {started:.2f} ms,"
 print(f"{started / alone:.0%} of a prediction of {alone:.2f} ms")
 
 # %% [markdown]
-# The operators are 53 convolutions, 53 batch norms, 49 ReLUs, 16 additions, two poolings and a linear layer. Starting fewer of them helps on *your* device only if the share above is large. If it is small (5% on two CPU cores), folding and graphs gain little: faster convolutions, below, gain more.
+# The operators are 53 convolutions, 53 batch norms, 49 ReLUs, 16 additions, two poolings and a linear layer. Starting fewer of them helps on *your* device only if the share above is large. If it is small (5% on two CPU cores), graphs gain little: faster convolutions, below, gain more.
 #
 # ## Fewer operators: fold the batch norms
 #
@@ -203,7 +203,7 @@ print(f"{started / alone:.0%} of a prediction of {alone:.2f} ms")
 #
 # `gamma · (W x − mean) / std + beta  =  (gamma / std · W) x + (beta − gamma · mean / std)`, with `std = √(var + eps)`
 #
-# **Your turn:** write `fold`, which the cell below applies to every pair of a convolution and a batch norm. (PyTorch has `torch.nn.utils.fusion.fuse_conv_bn_eval`.) In PyTorch, gamma and beta are `norm.weight` and `norm.bias`; the rest is `norm.running_mean`, `norm.running_var` and `norm.eps`. `conv.weight` has the shape (channels out, channels in, height, width), and there is no `conv.bias`. **Predict:** by how much do the logits, the outputs before softmax, change, and how much time can folding save, by the table above?
+# **Your turn:** write `fold`, which the cell below applies to every pair of a convolution and a batch norm. (PyTorch has `torch.nn.utils.fusion.fuse_conv_bn_eval`.) In PyTorch, gamma and beta are `norm.weight` and `norm.bias`; the rest is `norm.running_mean`, `norm.running_var` and `norm.eps`. `conv.weight` has the shape (channels out, channels in, height, width), and there is no `conv.bias`. **Predict:** by how much do the logits, the outputs before softmax, change, and how much time can folding save, by the table of kinds?
 
 
 # %%
@@ -231,7 +231,7 @@ speed = workshop.ratio(times["eager"] / times["folded"])
 print(f"In turns, the speed of folded over eager: {speed}")
 
 # %% [markdown]
-# The logits differ by rounding only. Folding saves hardly any arithmetic. It can save starts and **memory traffic**: a separate layer reads its input and writes its output. (A speed differs clearly if at least five turns are all on one side of 1: a gain smaller than their scatter stays unclear.)
+# The logits differ by rounding only. Folding saves at most about *normalisation* in the table: starts and **memory traffic** (a separate layer reads its input and writes its output). (A speed differs clearly if at least five turns are all on one side of 1: a gain smaller than their scatter stays unclear.)
 #
 # ## One launch for all kernels
 #
@@ -264,7 +264,7 @@ for way, what in (("graph", 1), ("graph", 16), ("graph", 256), ("pinned", 256),
     print(f"{way}, {what}: {gain:.1f} times eager's {eagerly:,} img/s")
 
 # %% [markdown]
-# In a large batch, kernels hide the launches; at 256, the graph gains hardly more than *pinned*: a batch in **pinned** memory, from which a GPU copies directly. Faster kernels gain more: `torch.compile` fuses what follows a convolution (torchvision's network at batch 256, and its own eager speed).
+# In a large batch, kernels hide the launches; at 256, the graph gains hardly more than *pinned*: a batch in **pinned** memory, from which a GPU copies directly. Faster kernels gain more: `torch.compile` fuses what follows a convolution (last row: torchvision's network at batch 256, over its own eager speed).
 #
 # ## Faster kernels: other engines
 #
@@ -337,7 +337,7 @@ best = {}
 for ax, n in zip(axes, (small, large), strict=True):
     times = {name: values for (name, batch), values in results.items() if batch == n}
     speeds = {name: workshop.ratio(times["eager"] / values) for name, values in times.items()}
-    order = sorted(speeds, key=lambda name: -speeds[name].median)
+    order = sorted(times, key=lambda name: np.median(times[name]))
     best[n], second, *_ = order
     lead = workshop.ratio(times[second] / times[best[n]])
     print(f"Batch {n}: the speed of {best[n]} over {second}: {lead}")
@@ -349,10 +349,10 @@ for ax, n in zip(axes, (small, large), strict=True):
     workshop.spans(ax, {name: times[name] for name in order}, colours)
     ax.set(title=f"Batch {n}: {best[n]},\n{clearly} ahead of {second}", xlabel="ms per batch")
 fig.suptitle(f"Median and range, {rounds} rounds; {device}, {session.dtype}, {size} px")
-workshop.figure(fig, alt="Time per batch of each version.")
+workshop.figure(fig, alt="ms per batch of each version, with its range.")
 
 # %% [markdown]
-# *Where* is a version faster than `folded`: in its convolutions (with what is fused into them) or in the rest? The next cell profiles each three times; a disturbance only adds time, so the least counts. **Predict** which part saves more.
+# *Where* is ONNX Runtime (GPU: `torch.compile`) faster than `folded`: in convolutions (with what is fused into them) or in the rest? The next cell profiles both three times; a disturbance only adds time, so the least counts. **Predict** which part saves more.
 
 
 # %%
@@ -373,7 +373,7 @@ rows, other = [], "torch.compile" if on_gpu else "ONNX Runtime"
 for n in [large] if on_gpu else [small, large]:
     for name in ("folded", other):
         least = np.min([parts(name, many[:n]) for _ in range(3)], axis=0)
-        race_ms = np.median(results[name, n])
+        race_ms = min(results[name, n])
         rows.append([f"batch {n}, {name} (race: {race_ms:.1f} ms)", *least])
     if not on_gpu:
         print(f"Batch {n}, convolutions of folded:", nb07.convolutions("trace.json"))
@@ -384,16 +384,16 @@ workshop.table(rows, ["", "convolution, ms", "the rest, ms"], "The least of thre
 #
 # ## A larger batch
 #
-# The images of a batch share its starts. If nothing else changed, a batch of *n* would take `starts + n × (one image − starts)`; on a GPU, where launches and kernels overlap, the larger of `starts` and `n × kernels`. The next cell compares this with `eager` in the race. **Predict** by what factor the throughput rises from batch 1 to the largest.
+# The images of a batch share its starts. **Predict** by what factor the throughput of `eager` rises from batch 1 to the largest in the race, and how much of it shared starts can explain.
 
 # %%
 for n in session.race[1:]:
     gain = workshop.ratio(n * results["eager", small] / results["eager", n])
-    took = max(started, n * busy) if on_gpu else started + n * (alone - started)
-    print(f"Batch {n}: images per second over batch 1: {gain}; expected: {n * alone / took:.2f}")
+    print(f"Batch {n}: images per second over batch 1: {gain}")
+print(f"Shared starts explain at most {alone / (busy if on_gpu else alone - started):.2f}")
 
 # %% [markdown]
-# If a batch gains more than expected, it shares more costs or has faster convolutions (on a CPU, see above; on a GPU, one image cannot keep all cores busy).
+# The rest is faster convolutions: on a CPU, other code (above); on a GPU, one image cannot keep all cores busy.
 #
 # ## One request
 #
@@ -421,7 +421,7 @@ print(f"slowest {latency.max():.2f} ms; preparation {share:.0f}% of a typical re
 #
 # A loop that sends the next request after the last answer never sees a queue. Real requests arrive at their own rate, whatever the queue (an **open loop**), and latency counts from the arrival. Two servers answer prepared images: *single* takes one request at a time, *batched* all that wait, up to `most` of them (**dynamic batching**). One random sequence of arrivals proves little, so each row has several.
 #
-# **Your turn:** predict the mean latency of *single*. If requests arrive independently and all services take equally long, a request waits for load / (2 (1 − load)) of them on average (Pollaczek and Khinchine), then for its own. **Predict** p95 at 50, 80 and 150% of its capacity without pauses.
+# **Your turn:** predict the mean latency of *single*. If requests arrive independently and all services take equally long, a request waits load / (2 (1 − load)) service times on average (Pollaczek and Khinchine), then takes its own. **Predict** p95 at loads of 80 and 150% (100%: it never pauses).
 
 
 # %%
@@ -466,18 +466,17 @@ for n in sizes:
     answer(n)  # warm up
 idle = race({n: (answer, n) for n in (1, most)}, session.repeats)
 service = np.median(idle[1])
-servers, loads = {"single": 1, "batched": most}, (0.5, 0.8, 1.5)
+servers, loads = {"single": 1, "batched": most}, (0.8, 1.5)
 served = {(load, name): [] for load in loads for name in servers}
 for sequence in range(session.sequences):
     for (load, name), runs in served.items():
         runs.append(serve(load / service, servers[name], sequence))
 
-for load in loads[:2]:
-    latencies, services = map(np.array, zip(*served[load, "single"], strict=True))
-    over = workshop.ratio(latencies.mean(axis=1) / mean_latency(service, load))
-    print(f"single, load {load:.0%}: mean latency over the formula's: {over};", end=" ")
-    middle, slow = np.percentile(services, (50, 95)) / service
-    print(f"services: median {middle:.2f}, p95 {slow:.2f} times the idle median")
+latencies, services = map(np.array, zip(*served[0.8, "single"], strict=True))
+over = workshop.ratio(latencies.mean(axis=1) / mean_latency(service, 0.8))
+print(f"single, load 80%: mean latency over the formula's: {over};", end=" ")
+middle, slow = np.percentile(services, (50, 95)) / service
+print(f"services: median {middle:.2f}, p95 {slow:.2f} times the idle median")
 more = workshop.ratio(most * idle[1] / idle[most])
 print(f"Requests per second in batches of {most} over single: {more}")
 tails = {}

@@ -131,7 +131,7 @@ measure = nb08_checks.check_clock(measure, "clock.py")
 #
 # ### 1. No warm-up, and a clock that does not wait
 #
-# The first steps allocate memory and choose kernels. On a GPU, `step` returns as soon as its work is queued. A CPU's returns when it is done, so there a thread takes the place of the queue.
+# The first steps allocate memory and choose kernels. On a GPU, `step` returns as soon as its work is queued. A CPU's step waits, so there a thread takes the place of the queue (and may be slower).
 
 
 # %%
@@ -152,8 +152,8 @@ def no_wait():
 
 step = training_step(big)
 right = big / np.array(measure(step, session.steps, 2, wait))
-first_steps = np.loadtxt("first.txt", usecols=0, ndmin=1)
-show("1. no warm-up", first_steps, np.median(right))
+rates = np.loadtxt("first.txt", usecols=range(4), ndmin=2).T
+show("1. no warm-up", rates[0], np.median(right) if gpus else rates[3])  # a GPU's need waiting
 
 launch, finish = step, wait
 if not gpus:
@@ -224,7 +224,7 @@ for batch in (big // 2, big, 100_000):
         train(images.to(device, memory_format=torch.channels_last), labels.to(device))
     wait()
     rate = len(data) / (time.perf_counter() - begin)
-    print(f"batch {batch:,}: {rate:,.1f} img/s, from {len(loader)} training steps")
+    print(f"batch {batch:,}: {rate:,.1f} img/s, training steps: {len(loader)}")
 torch.cuda.empty_cache()  # the processes below need the memory
 
 # %% [markdown]
@@ -289,7 +289,7 @@ show("7. restarts", restarts, without)
 show("7. restarts, persistent workers", persistent, without)
 
 # %% [markdown]
-# Time more batches than the queue holds, and restarts only if your training has them. If only the first ratio of 7 is clear, starting processes costs, and an empty queue does not.
+# Time more batches than the queue holds, and restarts only if your training has them. If only the first ratio of 7 is clear, starting processes costs; an empty queue costs too little to see.
 #
 # ## Before you buy: tune one device
 #
@@ -343,7 +343,7 @@ ladder.figure()
 # %% [markdown]
 # ## Where is the time going now?
 #
-# Compare rungs in the figure's right half: bars are medians of all turns, so a clearly faster rung can look equal. If rung 5 is clearly slower here, undo it: what helps one device can slow another. Next, change the fastest rung's largest part; for *compute*, 1 / MFU bounds the gain. With one worker on a CPU, rung 5 changes only the layout; the conversion counts as input.
+# Compare rungs in the figure's right half: bars are medians of all turns, so a clearly faster rung can look equal. If rung 5 is clearly slower here, race again before you undo it (its weights are not channels last). Next, change the fastest rung's largest part; for *compute*, 1 / MFU bounds the gain. With one worker on a CPU, rung 5 changes only the layout; the conversion counts as input.
 #
 # ## Predict several workers, then explain
 #
@@ -436,7 +436,7 @@ exchange = alpha + found["bytes"] / beta
 error = (alpha + found["all_reduce"][-1][0] / beta) / found["all_reduce"][-1][1] - 1
 print(f"largest message: the line is off by {error:.0%} (above 20%: no verdict on α-β)")
 print(f"α {1e6 * alpha:.0f} µs (below 0: noise), β {1e-9 * beta:.2f} GB/s:", end=" ")
-print(f"{found['bytes'] / 1e6:.0f} MB (12 classes) take {1000 * exchange:.0f} ms without overlap")
+print(f"{found['bytes'] / 1e6:.0f} MB of gradients take {1000 * exchange:.0f} ms without overlap")
 
 # %%
 fig, axes = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained", sharex=True, sharey=True)
@@ -455,7 +455,8 @@ for ax, (name, count) in zip(axes, (("weak", big), ("strong", big // workers)), 
     scaled[name] = workshop.ratio(speeds["exchange"])
     ax.set_title(f"{name.title()}, {count} images each: × {scaled[name].median:.2f}")
     print(f"{name} scaling, {workers} workers over one: {scaled[name]}")
-    print(f"  measured step over barrier + α-β: {workshop.ratio(times['exchange'] / predicted)}")
+    longer = (times["exchange"] - times["barrier"]) / exchange
+    print(f"  exchange over α-β: {workshop.ratio(longer)}")
     added = np.transpose([causes(*turn) for turn in zip(*times.values(), strict=True)])
     for cause, seconds in zip(("contention", "waiting", "exchange"), added, strict=True):
         losses[name, cause] = workshop.ratio(1 + seconds / times["alone"])
@@ -463,7 +464,7 @@ for ax, (name, count) in zip(axes, (("weak", big), ("strong", big // workers)), 
 workshop.figure(fig, alt=f"Speed of {workers} workers over one: weak {scaled['weak']}.")
 
 # %% [markdown]
-# *alone* is what *n* workers reach if nothing is lost. A cause's × is the step *alone* plus this cause, over *alone*. If the measured step is clearly shorter than predicted, the backward pass hid part of the exchange. If it is clearly longer, and the line fits, DDP's copies or slower computing add to it. If neither, your turns cannot tell.
+# *alone* is what *n* workers reach if nothing is lost. The × of a cause is (*alone* + cause) / *alone*. If the exchange is clearly shorter than predicted, the backward pass hid part of it. If it is clearly longer, and the line fits, DDP's copies or slower computing add to it. If neither, your turns cannot tell.
 #
 # ## Predict GPUs you do not have
 #
@@ -486,7 +487,7 @@ workshop.figure(fig, alt=f"Speed of {workers} workers over one: weak {scaled['we
 # - **stragglers**: wires, plus varying step times. All wait for the slowest.
 # - **communication**: no overlap, and only part of the bandwidth.
 #
-# The last four have one parameter each, fitted to smaller runs.
+# The last four have one parameter each, fitted to fewer GPUs or to the DGX-1.
 #
 # **Predict:** which models are closest, and how large are their errors?
 
@@ -499,7 +500,7 @@ rows.append(["mean, without signs", None, *(f"{error:.1f}" for error in errors)]
 workshop.table(rows, ["published", "GPUs", *models], "Predicted over published speed: error in %")
 
 # %% [markdown]
-# Bandwidth and latency alone explain almost none of the V100s' loss. In these eight rows, the last two models err by 3 to 4% on average, but assume different causes; *communication* needs a bandwidth of only 6 to 7% of the links', which is hard to believe. So these rates do not explain notebook 03's 17.9 ms: *why* a step takes longer, only controls and a trace show.
+# Bandwidth and latency alone explain almost none of the V100s' loss. In these eight rows, the last two models err by 3 to 4% on average, but assume different causes; *communication* needs 6 to 7% of the links' bandwidth in mixed precision, but 20 to 33% in FP32, which is hard to believe. So these rates do not explain notebook 03's 17.9 ms: *why* a step takes longer, only controls and a trace show.
 #
 # ## Decide
 #
@@ -532,7 +533,7 @@ session.expect(dict.fromkeys([*accuracies, "published.minutes.ffcv.8"]))
 # %% [markdown]
 # Up to about 8,192 images, the plain recipe loses almost nothing. Beyond that, use strong scaling or a recipe for large batches. Even on 8 GPUs, another recipe can save time: the last published row took 28.7 minutes.
 #
-# Both models are fitted to one host, a DGX-1; DLPerf's four hosts lose more: there, 16 V100s are 1.69 (mixed) and 1.92 (FP32) times as fast as 8. For fast GPUs with one slow adapter per host, the models disagree. Then measure first: rent two such hosts for an hour, and start `bench.py` on both (`torchrun --nnodes 2 …`, with the same `SIZE`, `BATCH` …). Its causes say which model to trust: *stragglers* if the clear loss is waiting, *communication* if it is the exchange.
+# Both models are fitted to one host, a DGX-1; DLPerf's four hosts lose more: there, 16 V100s are 1.69 (mixed) and 1.92 (FP32) times as fast as 8. For fast GPUs with one slow adapter per host, the models disagree. Then measure first: rent two such hosts for an hour, and start `bench.py` on both (`torchrun --nnodes 2 …`, with the same `SIZE`, `BATCH` …). Its causes say which model to trust: *stragglers* if the clear loss is waiting, *communication* if it is the exchange. (Two workers on one device say nothing about two hosts; the method stays.)
 #
 # ## Your decision
 #

@@ -257,7 +257,7 @@ def body(function: Any) -> str:
         ("07", ["capture"], "would save at most 30% of a prediction"),
         ("07", ["mean_latency"], ""),
         ("08", ["measure"], ""),
-        ("08", ["fit", "causes"], "β 1.00 GB/s: 100 MB (12 classes) take 101 ms"),
+        ("08", ["fit", "causes"], "β 1.00 GB/s: 100 MB of gradients take 101 ms"),
     ],
 )
 def test_functions_of_07_and_08(
