@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 RUNGS = {
     "1_single": "one device",
-    "2": "several workers",
+    "2": "several ranks",
     "3_dali": "DALI",
     "4_amp": "mixed precision",
     "5_tuned": "tuned",
@@ -184,14 +184,14 @@ def _draw_gpus(axes: Axes, gpus: Mapping[str, float]) -> str:
 
 
 def _label(script: str, ranks: int = 1) -> str:
-    """Return what the figure calls a script; for several workers, with them and their library."""
+    """Return what the figure calls a script; for several ranks, with their number and library."""
     rung, chosen = split(script)
     name = LIBRARIES[chosen] if rung == "2" else RUNGS[rung]
     library = f"{LIBRARIES[chosen]}, " if ranks > 1 and rung != "2" else ""
-    return f"{name}\n{library}{ranks} workers" if ranks > 1 else name
+    return f"{name}\n{library}{ranks} ranks" if ranks > 1 else name
 
 
 def _sizes(rungs: Mapping[str, Any]) -> str:
     """Return a line with the pixels and batches of all rungs."""
     sizes = {f"{one['image_size']} px, batch {one['batch_size']}" for one in rungs.values()}
-    return f"\n{' or '.join(sorted(sizes))} per worker"
+    return f"\n{' or '.join(sorted(sizes))} per rank"

@@ -231,7 +231,7 @@ def test_figure_has_both_libraries_and_no_numbers_of_profile_ci(
         record["rungs"][name] = {"images_per_s": rate, "input_ms": 1.0, "compute_ms": 9.0}
     for name, rung in record["rungs"].items():
         rung |= {"image_size": 64, "batch_size": 16, "ranks": int(name[0])}
-    assert rungs._sizes(record["rungs"]) == "\n64 px, batch 16 per worker"
+    assert rungs._sizes(record["rungs"]) == "\n64 px, batch 16 per rank"
     record["rungs"]["3_dali_ddp"] |= {"over": "2_ddp", "gains": [1.5, 1.4, 1.7, 1.4, 1.6]}
     unclear = {"over": "1_single", "gains": [0.9, 1.25, 1.6, 1.25, 1.25]}
     record["rungs"]["2_horovod"] |= unclear | {"turns": [4.0, 5.0, 7.0]}
@@ -240,7 +240,7 @@ def test_figure_has_both_libraries_and_no_numbers_of_profile_ci(
     fig, alt = rungs.picture(tmp_path / "ladder.json")
     speeds, gains = fig.axes
     labels = [label.get_text() for label in speeds.get_yticklabels()]
-    several = ["2: DDP\n2 workers", "2: Horovod\n2 workers", "3: DALI\nDDP, 3 workers"]
+    several = ["2: DDP\n2 ranks", "2: Horovod\n2 ranks", "3: DALI\nDDP, 3 ranks"]
     assert labels == ["1: one device", *several]
     for part, share in {"input": 0.1, "compute": 0.9, "communication": 0.0}.items():
         colour = matplotlib.colors.to_rgba(plot.MEANING[part])
@@ -253,7 +253,7 @@ def test_figure_has_both_libraries_and_no_numbers_of_profile_ci(
         plot.MEANING["recorded"]: {(round(1735 / 1080, 6), 3.25)},
     }  # fmt: skip
     assert fig.get_suptitle() == "Rung 3, DALI, over rung 2: × 1.50 (1.40 to 1.70, n = 5)"
-    assert "2: Horovod, 2 workers: 6 images/s (compute 90%, input 10%); 3: DALI" in alt
+    assert "2: Horovod, 2 ranks: 6 images/s (compute 90%, input 10%); 3: DALI" in alt
     assert "Rung 3 over rung 2: 1.50 (1.40 to 1.70, n = 5); predicted 3.00; H100 1.61." in alt
     record["rungs"]["2_horovod"] = record["rungs"].pop("2_horovod")  # raced later
     (tmp_path / "ladder.json").write_text(json.dumps(record))
