@@ -539,7 +539,7 @@ else:
     ))  # fmt: skip
 
 # %% [markdown]
-# DDP's `backward()` averages the gradients. Horovod must exchange them *before* `scaler.step` tests them, so that all workers skip a step or none does. So `optimizer.synchronize()` comes first, and `scaler.step(optimizer)` stays inside `skip_synchronize()`.
+# DDP's `backward()` averages the gradients. Horovod must exchange them *before* `scaler.step` tests them, so that all ranks skip a step or none does. So `optimizer.synchronize()` comes first, and `scaler.step(optimizer)` stays inside `skip_synchronize()`.
 #
 # How much faster will the script become? Only forward and backward gain, by the factor in the NCHW rows (on a GPU, over TF32, which the previous rung uses); the first run and its trace gave their share. **Your turn:** write the formula, Amdahl's law: if 80% of a step become 4 times as fast, the step becomes 2.5 times as fast. The race below tests it.
 

@@ -1,13 +1,13 @@
 # %% [markdown]
 # # 08 · Benchmark and scaling
 #
-# After this notebook, you know which numbers decide whether to buy eight more GPUs: you write a clock, measure benchmarking mistakes, predict and explain the speed of several workers, and say how much to trust a prediction.
+# After this notebook, you know which numbers decide whether to buy eight more GPUs: you write a clock, measure benchmarking mistakes, predict and explain the speed of several ranks, and say how much to trust a prediction.
 #
 # **Time:** 75 minutes · **Needs:** DALI, and the script from notebook 06, which you extend · **On a CPU:** about 3 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
-workers: int | None = None  # workers to compare with one; None: one per GPU, from 2 to 8
+ranks: int | None = None  # ranks to compare with one; None: one per GPU, from 2 to 8
 compiled: bool = False  # on a GPU, race rung 6, too: compiling takes a minute
 network: str = "nvlink4+8x400g"  # H100 hosts joined by 8 x 400 Gbit/s; names: rn50 scale --help
 price: float = 2.0  # per GPU-hour, in any currency
@@ -31,22 +31,22 @@ half = torch.float16 if gpus else torch.bfloat16
 emulated = not (gpus or session.machine.bfloat16)  # 16-bit types are slow, so few images below
 usual = torch.float32 if emulated else half  # precision of everything else
 precision = str(usual).removeprefix("torch.")
-if workers is None:
-    workers = min(8, gpus) if gpus > 1 else 2
+if ranks is None:
+    ranks = min(8, gpus) if gpus > 1 else 2
 big = session.batch
 wait = torch.cuda.synchronize if gpus else (lambda: None)  # a CPU has nothing to wait for
 os.chdir(session.folder)  # everything below is written here
 os.environ |= {
     "SIZE": str(session.size), "LAYERS": str(session.layers), "DTYPE": precision,
     "BATCH": str(big), "TURNS": str(session.turns), "STEPS": str(session.scaling_steps),
-    "WORKERS": str(workers), "CORES": str(max(1, cores // workers)),
+    "RANKS": str(ranks), "CORES": str(max(1, cores // ranks)),
     "DATA": str(session.data_root), "TOOL": session.tool,
 }  # fmt: skip
 
 # %% [markdown]
 # ## Would you buy eight more GPUs?
 #
-# Suppose that eight GPUs train too slowly. How many times as fast are sixteen? Before you decide, you measure one device, predict several workers, explain what they lose, and price a run.
+# Suppose that eight GPUs train too slowly. How many times as fast are sixteen? Before you decide, you measure one device, predict several ranks, explain what they lose, and price a run.
 #
 # ## Measure one device
 #
@@ -301,7 +301,7 @@ show("7. restarts, persistent workers", persistent, without)
 #
 # Rung 6 adds `torch.compile` (notebook 06; [slow?](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step)); save the weights of `model`, not of the compiled one.
 #
-# Change `runs/train.py` before you open the first diff. Which changes can matter on *your* device? **Predict** rung 5's speed-up over rung 4 as `guess`, then run all rungs in turns. `train.py` counts as rung 5 with any of these settings. (With fewer than two GPUs, each rung has one worker, and rung 2 is left out. Rung 6 needs a GPU and `compiled = True`, above.)
+# Change `runs/train.py` before you open the first diff. Which changes can matter on *your* device? **Predict** rung 5's speed-up over rung 4 as `guess`, then run all rungs in turns. `train.py` counts as rung 5 with any of these settings. (With fewer than two GPUs, each rung has one rank, and rung 2 is left out. Rung 6 needs a GPU and `compiled = True`, above.)
 #
 # **MFU** (notebook 06) is relative to the fastest of five large matrix products here, in the same precision.
 
@@ -315,14 +315,14 @@ ladder.changes("6_compiled")
 guess = None  # your number
 if guess:
     ladder.predict("5_tuned", guess)
-ranks = max(1, min(workers, gpus))
+rung_ranks = max(1, min(ranks, gpus))
 rung_batch, warm_up = (2, 1) if emulated else (session.rung_batch, 3)
 names = session.rungs.split() + ["6_compiled"] * (compiled and gpus > 0)
 rungs = ladder.race(
-    [rung for rung in names if rung != "2" or ranks > 1],
-    turns=session.rung_turns, ranks=ranks, own="5_tuned",
+    [rung for rung in names if rung != "2" or rung_ranks > 1],
+    turns=session.rung_turns, ranks=rung_ranks, own="5_tuned",
     image_size=pixels, batch_size=rung_batch, steps=session.rung_steps, warm_up=warm_up,
-    workers=min(session.rung_workers, max(1, cores // ranks)),
+    workers=min(session.rung_workers, max(1, cores // rung_ranks)),
 )  # fmt: skip
 
 peaks = {}
@@ -343,13 +343,13 @@ ladder.figure()
 # %% [markdown]
 # ## Where is the time going now?
 #
-# Compare rungs in the figure's right half: bars are medians of all turns, so a clearly faster rung can look equal. If rung 5 is clearly slower here, race again before you undo it (its weights are not channels last). Next, change the fastest rung's largest part; for *compute*, 1 / MFU bounds the gain. With one worker on a CPU, rung 5 changes only the layout; the conversion counts as input.
+# Compare rungs in the figure's right half: bars are medians of all turns, so a clearly faster rung can look equal. If rung 5 is clearly slower here, race again before you undo it (its weights are not channels last). Next, change the fastest rung's largest part; for *compute*, 1 / MFU bounds the gain. With one rank on a CPU, rung 5 changes only the layout; the conversion counts as input.
 #
-# ## Predict several workers, then explain
+# ## Predict several ranks, then explain
 #
-# In **weak scaling**, each worker keeps its batch, so the work grows. In **strong scaling**, they share a fixed batch, so each computes less per step but exchanges just as many gradients.
+# In **weak scaling**, each rank keeps its batch, so the work grows. In **strong scaling**, they share a fixed batch, so each computes less per step but exchanges just as many gradients.
 #
-# Workers lose time because they **contend** for memory, caches, or a shared GPU, **wait** for the slowest, and **exchange** gradients. In turns, the script below times rank 0 *alone*, on its share of a CPU's cores; all ranks *together*, without any exchange; with a *barrier* after the backward pass; and with DDP's *exchange*. **Predict** the speed-up over one worker of *together*, *barrier* and *exchange*. ([It hangs?](../docs/troubleshooting.md#a-collective-times-out-although-every-rank-makes-it))
+# Ranks lose time because they **contend** for memory, caches, or a shared GPU, **wait** for the slowest, and **exchange** gradients. In turns, the script below times rank 0 *alone*, on its share of a CPU's cores; all ranks *together*, without any exchange; with a *barrier* after the backward pass; and with DDP's *exchange*. **Predict** the speed-up over one rank of *together*, *barrier* and *exchange*. ([It hangs?](../docs/troubleshooting.md#a-collective-times-out-although-every-rank-makes-it))
 
 # %%
 # %%writefile bench.py
@@ -404,8 +404,8 @@ del ddp, ways  # DDP keeps the process group open, too
 dist.destroy_process_group()  # else a thread of Gloo can abort Python at its exit
 
 # %% language="bash" magic_args="-e"
-# export OMP_NUM_THREADS=$CORES  # a worker's share of the cores
-# torchrun --standalone --nproc-per-node $WORKERS bench.py > together.json 2> errors.txt \
+# export OMP_NUM_THREADS=$CORES  # a rank's share of the cores
+# torchrun --standalone --nproc-per-node $RANKS bench.py > together.json 2> errors.txt \
 #   || (cat errors.txt; exit 1)
 
 # %% [markdown]
@@ -429,7 +429,7 @@ def causes(alone, together, barrier, exchange):
 fit = nb08_checks.check_fit(fit)
 causes = nb08_checks.check_causes(causes)
 if gpus == 1:
-    print("The workers share one GPU and exchange over Gloo: two GPUs would lose less.")
+    print("The ranks share one GPU and exchange over Gloo: two GPUs would lose less.")
 found = json.loads(Path("together.json").read_text().splitlines()[-1])
 alpha, beta = fit(*np.array(found["all_reduce"]).T)
 exchange = alpha + found["bytes"] / beta
@@ -441,30 +441,30 @@ print(f"{found['bytes'] / 1e6:.0f} MB of gradients take {1000 * exchange:.0f} ms
 # %%
 fig, axes = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained", sharex=True, sharey=True)
 ways = ("alone", "together", "barrier", "exchange")
-one_worker = np.array(found["alone"][str(big)][1:])
+one_rank = np.array(found["alone"][str(big)][1:])
 scaled, losses = {}, {}
-for ax, (name, count) in zip(axes, (("weak", big), ("strong", big // workers)), strict=True):
+for ax, (name, count) in zip(axes, (("weak", big), ("strong", big // ranks)), strict=True):
     times = {way: np.array(found[way][str(count)][1:]) for way in ways}
-    images = workers * count / big  # over those of one worker
-    speeds = {way: images * one_worker / seconds for way, seconds in times.items()}
+    images = ranks * count / big  # over those of one rank
+    speeds = {way: images * one_rank / seconds for way, seconds in times.items()}
     predicted = times["barrier"] + exchange
     workshop.ranges(ax, speeds, "compute", "{:.2f}")
-    ax.plot(np.median(images * one_worker / predicted), 3, "ks", mfc="none", ms=11)
+    ax.plot(np.median(images * one_rank / predicted), 3, "ks", mfc="none", ms=11)
     ax.axvline(1, color="black", ls=":")
-    ax.set_xlabel("speed over one worker (dotted)\n□ predicted: barrier + α-β")
+    ax.set_xlabel("speed over one rank (dotted)\n□ predicted: barrier + α-β")
     scaled[name] = workshop.ratio(speeds["exchange"])
     ax.set_title(f"{name.title()}, {count} images each: × {scaled[name].median:.2f}")
-    print(f"{name} scaling, {workers} workers over one: {scaled[name]}")
+    print(f"{name} scaling, {ranks} ranks over one: {scaled[name]}")
     longer = (times["exchange"] - times["barrier"]) / exchange
     print(f"  exchange over α-β: {workshop.ratio(longer)}")
     added = np.transpose([causes(*turn) for turn in zip(*times.values(), strict=True)])
     for cause, seconds in zip(("contention", "waiting", "exchange"), added, strict=True):
         losses[name, cause] = workshop.ratio(1 + seconds / times["alone"])
         print(f"  {cause}: {1000 * np.median(seconds):+,.0f} ms, × {losses[name, cause]}")
-workshop.figure(fig, alt=f"Speed of {workers} workers over one: weak {scaled['weak']}.")
+workshop.figure(fig, alt=f"Speed of {ranks} ranks over one: weak {scaled['weak']}.")
 
 # %% [markdown]
-# *alone* is what *n* workers reach if nothing is lost. The × of a cause is (*alone* + cause) / *alone*. If the exchange is clearly shorter than predicted, the backward pass hid part of it. If it is clearly longer, and the line fits, DDP's copies or slower computing add to it. If neither, your turns cannot tell.
+# *alone* is what *n* ranks reach if nothing is lost. The × of a cause is (*alone* + cause) / *alone*. If the exchange is clearly shorter than predicted, the backward pass hid part of it. If it is clearly longer, and the line fits, DDP's copies or slower computing add to it. If neither, your turns cannot tell.
 #
 # ## Predict GPUs you do not have
 #
@@ -533,7 +533,7 @@ session.expect(dict.fromkeys([*accuracies, "published.minutes.ffcv.8"]))
 # %% [markdown]
 # Up to about 8,192 images, the plain recipe loses almost nothing. Beyond that, use strong scaling or a recipe for large batches. Even on 8 GPUs, another recipe can save time: the last published row took 28.7 minutes.
 #
-# Both models are fitted to one host, a DGX-1; DLPerf's four hosts lose more: there, 16 V100s are 1.69 (mixed) and 1.92 (FP32) times as fast as 8. For fast GPUs with one slow adapter per host, the models disagree. Then measure first: rent two such hosts for an hour, and start `bench.py` on both (`torchrun --nnodes 2 …`, with the same `SIZE`, `BATCH` …). Its causes say which model to trust: *stragglers* if the clear loss is waiting, *communication* if it is the exchange. (Two workers on one device say nothing about two hosts; the method stays.)
+# Both models are fitted to one host, a DGX-1; DLPerf's four hosts lose more: there, 16 V100s are 1.69 (mixed) and 1.92 (FP32) times as fast as 8. For fast GPUs with one slow adapter per host, the models disagree. Then measure first: rent two such hosts for an hour, and start `bench.py` on both (`torchrun --nnodes 2 …`, with the same `SIZE`, `BATCH` …). Its causes say which model to trust: *stragglers* if the clear loss is waiting, *communication* if it is the exchange. (Two ranks on one device say nothing about two hosts; the method stays.)
 #
 # ## Your decision
 #
@@ -544,7 +544,7 @@ threshold = None  # your number: the least speed of 16 GPUs over 8
 slower = [key for key, loss in losses.items() if loss.clear and loss.median > 1]
 lost = [cause for name, cause in slower if name == "weak"]
 print("Fastest rung with a clear gain:", best if gained else "none")
-print(f"{workers} workers over one: {scaled['weak']}; clear causes: {', '.join(lost) or 'none'}")
+print(f"{ranks} ranks over one: {scaled['weak']}; clear causes: {', '.join(lost) or 'none'}")
 print(f"16 GPUs over 8: you predicted {sixteen or 'nothing'}")
 for links in dict.fromkeys([network, "nvlink4+100g"]):
     speeds = {}
@@ -562,7 +562,7 @@ for links in dict.fromkeys([network, "nvlink4+100g"]):
         verdict = "measure first"
     print(f"{links}: {verdict}")
 session.note("clock", float(np.median(right)), "img/s", f"{precision}, batch {big}, synthetic")
-session.note("weak_scaling", str(scaled["weak"]), "", f"{workers} workers over one, weak scaling")
+session.note("weak_scaling", str(scaled["weak"]), "", f"{ranks} ranks over one, weak scaling")
 workshop.progress()
 
 # %% [markdown]
