@@ -56,8 +56,9 @@ acceptance: setup
 lab: setup
 	@echo "From another machine: ssh -L $(PORT):localhost:$(PORT) $$(id -un)@$$(hostname)"
 	@echo "In a container: docs/containers.md, with -p $(PORT):$(PORT) and make lab BIND=0.0.0.0 PORT=$(PORT)"
-	@PATH="$(abspath $(VENV)):$$PATH" JUPYTER_CONFIG_PATH="$(CURDIR)/scripts/jupyter:$$JUPYTER_CONFIG_PATH" \
-	  GOMP_SPINCOUNT="$${GOMP_SPINCOUNT:-5000}" exec $(VENV)/python -m jupyterlab \
+	@[ -n "$$GOMP_SPINCOUNT$$OMP_WAIT_POLICY" ] || export GOMP_SPINCOUNT=5000; \
+	  PATH="$(abspath $(VENV)):$$PATH" JUPYTER_CONFIG_PATH="$(CURDIR)/scripts/jupyter:$$JUPYTER_CONFIG_PATH" \
+	  exec $(VENV)/python -m jupyterlab \
 	  --allow-root --ip=$(BIND) --port=$(PORT) --ServerApp.root_dir="$(CURDIR)" \
 	  --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb \
 	  $(if $(DISPLAY)$(filter Darwin,$(shell uname)),,--no-browser)

@@ -65,7 +65,7 @@ def mark_of(arrays: Mapping[str, np.ndarray]) -> str:
 
 
 def is_unchanged(file: Path) -> bool:
-    """Return True for a file that `export` wrote; a state dict that was edited since is not."""
+    """Return True for a file that `export` wrote, unless arrays of a state dict were edited."""
     content = file.read_bytes()
     if file.suffix == ".onnx" or MARK.encode() not in content:
         return MARK.encode() in content
@@ -86,7 +86,7 @@ def export(prefix: str | Path, epoch: int, output: Path) -> None:
     if output.suffix == ".onnx":  # before the weights are read
         if missing := [package for package in ("onnx", "onnxscript") if not has(package)]:
             raise UserError(f"an ONNX file needs packages: `pip install {' '.join(missing)}`")
-    to = Output("--output", output, "a file of rn50 export", is_unchanged)
+    to = Output("--output", output, "an unchanged file of rn50 export", is_unchanged)
     config = trained_as(prefix, epoch)
     net, source = config.to_network(), checkpoint.path(prefix, epoch)
     found = checkpoint.load(prefix, epoch)
