@@ -524,7 +524,7 @@ del pair, pairs
 #
 # ## Your turn: one more rung
 #
-# Add mixed precision to `runs/train.py` in six to eight lines, before you open the solution. Then run the cell again: it tries your script, as in notebook 05.
+# Add mixed precision to `runs/train.py` in six to eight lines, before you open the solution: `float16` with a `GradScaler` on a GPU; on a CPU, `bfloat16` with `GradScaler(enabled=False)`. DDP's `backward()` averages the gradients. Horovod must exchange them *before* `scaler.step` tests them, so that all ranks skip a step or none does: `optimizer.synchronize()` comes first, and `scaler.step(optimizer)` stays inside `skip_synchronize()`. Then run the cell again: it tries the exchange, as in notebook 05; the race below also reads which lines are missing.
 
 # %%
 workshop.ladder.changes("4_amp")
@@ -539,8 +539,6 @@ else:
     ))  # fmt: skip
 
 # %% [markdown]
-# DDP's `backward()` averages the gradients. Horovod must exchange them *before* `scaler.step` tests them, so that all ranks skip a step or none does. So `optimizer.synchronize()` comes first, and `scaler.step(optimizer)` stays inside `skip_synchronize()`.
-#
 # How much faster will the script become? Only forward and backward gain, by the factor in the NCHW rows (on a GPU, over TF32, which the previous rung uses); the first run and its trace gave their share. **Your turn:** write the formula, Amdahl's law: if 80% of a step become 4 times as fast, the step becomes 2.5 times as fast. The race below tests it.
 
 

@@ -312,7 +312,7 @@ def like(value: Any, form: Any, what: str = "the result") -> Any:
     if not form:
         return [item.tolist() if isinstance(item, np.ndarray) else item for item in items]
     forms = form if isinstance(form, tuple) else [form[0]] * len(items)
-    part = f"a value in {what}"
+    part = what if what.startswith("a value in") else f"a value in {what}"
     return type(form)(like(x, f, part) for x, f in zip(items, forms, strict=True))
 
 
