@@ -23,7 +23,7 @@ from rn50lib import checkpoint
 from rn50lib.config import TrainConfig
 from rn50lib.data.classes import Classes
 from rn50lib.errors import Parser, UserError
-from rn50lib.files import Output
+from rn50lib.files import Output, contains
 from rn50lib.resnet import Network
 
 MARK = "rn50 export"  # in each file that `export` wrote
@@ -53,28 +53,10 @@ def to_state_dict(
             f"torchvision has no {net.name} {net.version}: its ResNets are v1.5, of 18 to 152"
             " layers; an output that ends in .onnx takes any"
         )
-    from rn50.state_dict import name_there, serialise
+    from rn50.state_dict import serialise
 
-    arrays = {name_there(name): arrays[name] for name in net.arrays()}
-    return serialise(arrays, suffix, mark_of(arrays), classes)
-
-
-def mark_of(arrays: Mapping[str, np.ndarray]) -> str:
-    """Return our mark in a file of these arrays, which others would not have."""
-    return f"{MARK} {checkpoint.checksum(dict(arrays), {})}"
-
-
-def is_unchanged(file: Path) -> bool:
-    """Return True for a file that `export` wrote, unless arrays of a state dict were edited."""
-    content = file.read_bytes()
-    if file.suffix == ".onnx" or MARK.encode() not in content:
-        return MARK.encode() in content
-    from rn50.state_dict import read
-
-    try:
-        return mark_of(read(file).arrays).encode() in content
-    except UserError:  # it is damaged
-        return False
+    arrays = {name: arrays[name] for name in net.arrays()}
+    return serialise(arrays, suffix, MARK, classes)
 
 
 def export(prefix: str | Path, epoch: int, output: Path) -> None:
@@ -86,7 +68,7 @@ def export(prefix: str | Path, epoch: int, output: Path) -> None:
     if output.suffix == ".onnx":  # before the weights are read
         if missing := [package for package in ("onnx", "onnxscript") if not has(package)]:
             raise UserError(f"an ONNX file needs packages: `pip install {' '.join(missing)}`")
-    to = Output("--output", output, "an unchanged file of rn50 export", is_unchanged)
+    to = Output("--output", output, "a file of rn50 export", contains(MARK.encode()))
     config = trained_as(prefix, epoch)
     net, source = config.to_network(), checkpoint.path(prefix, epoch)
     found = checkpoint.load(prefix, epoch)

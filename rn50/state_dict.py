@@ -130,15 +130,15 @@ def read_classes(file: Path) -> Classes | None:
 def serialise(
     arrays: Mapping[str, np.ndarray], suffix: str, producer: str, classes: Classes
 ) -> bytes:
-    """Return the content of a file of arrays, by their names there, that both load strictly.
+    """Return the content of a file of these arrays that torchvision and timm load strictly.
 
     It names its `producer`; a .pth file does where PyTorch has the versions of modules.
     """
     named: OrderedDict[str, Tensor] = OrderedDict()
     for name, array in arrays.items():
-        named[name] = torch.from_numpy(np.ascontiguousarray(array))
+        named[name_there(name)] = torch.from_numpy(np.ascontiguousarray(array))
         if name.endswith(".running_var"):
-            named[f"{name.removesuffix('running_var')}{COUNTER}"] = torch.tensor(0)
+            named[f"{name_there(name).rpartition('.')[0]}.{COUNTER}"] = torch.tensor(0)
     if suffix == ".safetensors":
         metadata = {"format": "pt", "producer": producer}
         return save(named, {**metadata, "classes": json.dumps(classes.to_dict())})
