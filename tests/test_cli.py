@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -510,3 +511,15 @@ def test_flags_of_other_programs_are_answered(rn50: Run, verb: str) -> None:
 def test_suggested_flags_are_not_misleading(rn50: Run, argv: str, answer: str) -> None:
     line = rn50(*argv.split()).error
     assert answer in line and "did you mean" not in line
+
+
+def test_verbs_begin_with_threads_that_spin_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {})
+    seen: list[str | None] = []
+
+    def function_of(verb: str) -> Callable[[list[str]], int]:
+        seen.append(os.environ.get("GOMP_SPINCOUNT"))  # what it imports reads the variable
+        return lambda argv: 0
+
+    monkeypatch.setattr(cli, "function_of", function_of)
+    assert cli.main(["run"]) == 0 and seen == ["5000"]
