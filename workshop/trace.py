@@ -99,9 +99,8 @@ def trace(file: str | PathLike, show: bool = True, of: str = "step") -> dict[str
     if not show:
         return ms
     exchange = total(painted([span for span in spans if span[2] == "exchange"])) / count
-    ranges = {name for lane in found.host for *_, name in lane.ranges}
-    if len(found.host) + len(found.gpu) > 1 or len(ranges) > 1:  # else the table says it all
-        output.Slot().update(draw(found, timeline, ms, of))
+    if figure := draw(found, timeline, ms, of):
+        output.Slot().update(figure)
     whole = sum(ms.values())
     where = "GPU" if found.gpu else "processor"
     longest = sorted(ms.items(), key=lambda item: -item[1])
@@ -187,7 +186,7 @@ def read(file: Path) -> Steps:
             spans = host_spans(members)
         if spans := clipped(painted(spans), *window):
             ranges = [(e.begin, e.end, e.name) for e in members if e.name in RANGES]
-            found.append(Lane(name, spans, ranges))
+            found.append(Lane(name, spans, clipped(ranges, *window)))
     gpu.sort(key=lambda lane: -total(lane.spans))  # the busiest first
     return Steps([(mark.begin, mark.end) for mark in marks], window, host, gpu)
 
@@ -256,38 +255,46 @@ def total(spans: Iterable[Span], kind: str = "") -> float:
 
 def draw(
     found: Steps, timeline: Sequence[Span], ms: Mapping[str, float], of: str
-) -> dict[str, Any]:
-    """Return the figure of a step as a display bundle.
+) -> dict[str, Any] | None:
+    """Return the figure of a step as a display bundle, None for a step of one thread without parts.
 
-    It is the step with the median exposed exchange, or else time; of one thread, the mean of all.
-    `timeline` is what counts when, `ms` its mean per step.
+    It is the step with the median exposed exchange, or, if the exchange takes under 1% of all the
+    steps, with the median time; of one thread, the mean of all. `timeline` is what counts when,
+    `ms` its mean per step.
     """
     import matplotlib.pyplot as plt
 
+    rows, whole = [*found.host, *found.gpu], sum(ms.values())
+    exchange = painted([span for lane in rows for span in lane.spans if span[2] == "exchange"])
+    exchanges = total(exchange) > 0.01 * whole * len(found.steps)
+
     def exposed_and_length(step: tuple[float, float]) -> tuple[float, float]:
-        return total(clipped(timeline, *step), "exchange"), step[1] - step[0]
+        exposed = total(clipped(timeline, *step), "exchange") if exchanges else 0.0
+        return exposed, step[1] - step[0]
 
     begin, end = sorted(found.steps, key=exposed_and_length)[len(found.steps) // 2]
-    length, whole = end - begin, sum(ms.values())
+    length = end - begin
     order = sorted(ms, key=lambda kind: -ms[kind])
     first, second = (f"{ms[kind] / whole:.0%}" for kind in order[:2])
     title = f"{order[0].capitalize()} takes {first} of a {of}, {order[1]} {second}"
     lanes = [
         Lane(lane.name, clipped(lane.spans, begin, end), clipped(lane.ranges, begin, end))
-        for lane in [*found.host, *found.gpu]
+        for lane in rows
     ]
     lanes = [lane for lane in lanes if total(lane.spans) > 0.001 * (end - begin)]
-    exchange = [span for lane in lanes for span in lane.spans if span[2] == "exchange"]
     exposed: list[Span] = []  # only the exchange runs
     which = f"in the {of} with the median time"
     if len(lanes) == 1 and not found.gpu:
         lanes, length = stacked(found, lanes[0].name, order, of), whole
         which = f"mean of {len(found.steps)} {of}{'s' * (len(found.steps) != 1)}"
         begin, end = 0.0, max(total(lane.spans) for lane in lanes)
-    elif (spent_on_it := total(painted(exchange))) > 0.01 * length:
+    elif exchanges:
         exposed = [span for span in clipped(timeline, begin, end) if span[2] == "exchange"]
+        spent_on_it = total(clipped(exchange, begin, end))
         title = f"Of {short(spent_on_it)} of exchange, {short(total(exposed))} are exposed"
         which = f"in the {of} with the median exposed time"
+    if len(lanes) < 2 and not found.gpu:  # the table says it all
+        return None
     texts = []
     with plot.style():
         fig, axes = plt.subplots(figsize=(9, 1.5 + 0.6 * len(lanes)))

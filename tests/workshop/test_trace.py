@@ -126,6 +126,18 @@ def test_the_step_with_the_median_exposed_time_is_drawn(drawn: Any) -> None:
     assert axes.get_xlabel() == "ms, in the step with the median exposed time"
 
 
+def test_without_much_exchange_the_step_with_the_median_time_is_drawn(drawn: Any) -> None:
+    steps = [
+        [(HOST, "user_annotation", "ProfilerStep#5", 0, length),
+         (STREAM, "kernel", "sm90_xmma_fprop", 0, length - 1), (HOST, "cpu_op", "aten::to", 0, 9),
+         (NCCL, *STEP[14][1:3], length - exposed, length)]
+        for length, exposed in ((90, 0.3), (60, 0.1), (30, 0.2))
+    ]  # fmt: skip
+    axes, alt, _ = drawn(*steps)
+    assert "takes" in alt and "One step of 60.0 ms." in alt
+    assert axes.get_xlabel() == "ms, in the step with the median time"
+
+
 def test_threads_that_do_the_same_have_different_names(drawn: Any) -> None:
     host = [event for event in STEP if event[0] == HOST]
     more = [((7, 9 + i), "cpu_op", "gloo:all_reduce", 10 * i, 10 * i + 20) for i in range(7)]
@@ -153,6 +165,12 @@ def test_one_thread_is_shown_as_parts_of_the_step(drawn: Any) -> None:
     assert axes.get_xlabel() == "ms, mean of 2 steps"
 
 
+def test_parts_count_only_inside_the_steps(drawn: Any) -> None:
+    host = [event for event in STEP if event[0] == HOST]
+    axes, _, _ = drawn(host, [*host, (HOST, "user_annotation", "input", 100, 136)])
+    assert names(axes) == ["input 30.0 ms", "forward 20.0 ms", "backward 45.0 ms", "update 5 ms"]
+
+
 def test_a_prediction_is_not_called_a_step(tmp_path: Path, capsys: Any) -> None:
     trace(write(tmp_path / "t", [STEP]), of="prediction")
     printed = capsys.readouterr().out
@@ -168,6 +186,11 @@ def test_a_step_of_one_part_has_only_the_table(drawn: Any, capsys: Any) -> None:
         drawn([event for event in host if event[1] == "cpu_op" or event[2] in kept])
         printed = capsys.readouterr().out
         assert ("One step of" in printed) == (len(parts) == 2) and "ms per step" in printed
+    brief = ((7, 9), "cpu_op", "autograd::x", 10, 10.01)  # a lane too short to be drawn
+    drawn(
+        [event for event in host if event[1] == "cpu_op" or event[2] == "ProfilerStep#4"] + [brief]
+    )
+    assert "One step of" not in capsys.readouterr().out
 
 
 def test_operators_count_without_those_that_they_call(tmp_path: Path) -> None:

@@ -45,12 +45,13 @@ rn50_recorder.Recorder()
 
 def run_ranks(
     script: Path, arguments: list[str], folder: Path, launcher: str,
-    ranks: int, steps: int, seconds: float, added: dict[str, str],
+    ranks: int, steps: int, seconds: float, added: dict[str, str], limit: float = LIMIT_S,
 ) -> tuple[list[dict[str, Any]], bool]:  # fmt: skip
     """Run a script in a copy of `folder`; return the events, and whether it ended by itself.
 
-    After `steps` updates it may continue for `seconds`, so that its files are seen. `added` is
-    added to the environment. Raises RunFailed, with the script's traceback or messages as `log`.
+    After `steps` updates it may continue for `seconds`, so that its files are seen, but not for
+    more than `limit` in all. `added` is added to the environment. Raises RunFailed, with the
+    script's traceback or messages as `log`.
     """
     with tempfile.TemporaryDirectory(prefix="rn50-try-", ignore_cleanup_errors=True) as top:
         own, work = (Path(top).resolve() / name for name in ("own", "work"))
@@ -72,7 +73,7 @@ def run_ranks(
         printed: deque[str] = deque(maxlen=programs.KEPT_LINES)  # by the ranks
         group = launch.WorkerGroup(line, env | added, own, show=printed.append, cwd=work)
         try:
-            ended = follow(group, own, ranks, steps, seconds)
+            ended = follow(group, own, ranks, steps, seconds, limit)
         finally:
             group.end()
         failure = group.outcome().failure if ended else ""
@@ -152,14 +153,16 @@ def command(launcher: str, ranks: int, words: list[str], own: Path) -> list[str]
     return launch.torchrun(ranks, worker, own)
 
 
-def follow(group: launch.WorkerGroup, own: Path, ranks: int, steps: int, seconds: float) -> bool:
+def follow(
+    group: launch.WorkerGroup, own: Path, ranks: int, steps: int, seconds: float, limit: float
+) -> bool:  # fmt: skip
     """Wait until the script has ended or was observed for long enough; True if it ended."""
-    limit, observed = time.monotonic() + LIMIT_S, False
+    end, observed = time.monotonic() + limit, False
     while group.process.poll() is None and not group.failed():
         group.look(POLL_S)
         if not observed and recorded(own, steps) >= ranks:
-            limit, observed = min(limit, time.monotonic() + seconds), True
-        if time.monotonic() > limit:
+            end, observed = min(end, time.monotonic() + seconds), True
+        if time.monotonic() > end:
             return False
     group.wait([])
     return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from tests.workshop.checks.capstone_answers import CAPSTONES, HOROVOD
 from tests.workshop.checks.test_checks import answered, cell_of
 from workshop import masters
 from workshop.checks import capstone, capstone_judge, compare, engine
+from workshop.course import nbgrader
 
 SMALL = {"train": 3, "val": 1}  # 36 and 12 images: 16 divides neither
 HARDLY = "the network hardly learns"  # 36 images are too few for it
@@ -70,6 +72,40 @@ def test_every_mistake_is_found_from_the_network_input(tmp_path, every):
     assert len(told) == len(SLOW_MISTAKES), told
     for said, mistake in zip(told, SLOW_MISTAKES, strict=True):
         assert mistake in said
+
+
+MESH = (
+    'dist.init_process_group("gloo")', "dist.device_mesh.init_device_mesh('cpu', (2,))"
+)  # fmt: skip
+SPAWN = (
+    "    report = {",
+    "    import multiprocessing\n"
+    "    with multiprocessing.get_context('spawn').Pool(1) as pool:\n"
+    "        assert pool.map(abs, [1, -2]) == [1, 2]\n"
+    "    report = {",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_a_script_may_join_by_a_device_mesh_and_spawn_processes(tmp_path, monkeypatch):
+    monkeypatch.setattr(capstone, "LIMIT_S", 100.0)
+    with capstone.images(SMALL) as case:
+        said = found(written(tmp_path / "right.py", solution(*MESH, *SPAWN)), case)
+    assert [one for one in said if HARDLY not in one] == []
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_a_script_that_hangs_is_stopped_before_its_cell_is(tmp_path, monkeypatch):
+    (cell,) = re.findall(r"timeout = (\d+)", nbgrader.CONFIG)
+    assert capstone.LIMIT_S + 30 < int(cell)
+    monkeypatch.setattr(capstone, "LIMIT_S", 5.0)
+    hangs = "import time\n\n\ndef train(data, out):\n    time.sleep(600)\n"
+    with capstone.images(SMALL) as case:
+        assert found(written(tmp_path / "hangs.py", hangs), case) == [
+            "the script was stopped after 5 s."
+        ]
 
 
 def draft_box(image: Image.Image, pixels: int = 64) -> Image.Image:

@@ -291,6 +291,21 @@ def test_orders_and_ddp_s_names_are_remarks(
 
 @pytest.mark.slow
 @pytest.mark.needs("torch")
+@pytest.mark.parametrize(
+    "joins",
+    [
+        "dist.device_mesh.init_device_mesh('cpu', (2,))",
+        pytest.param("dist.distributed_c10d.init_process_group('gloo')", marks=LONG),
+    ],
+    ids=["by a device mesh", "by an imported function"],
+)
+def test_a_group_is_seen_however_it_was_joined(tmp_path: Path, joins: str) -> None:
+    script = edited(tmp_path, "ddp", ('dist.init_process_group("gloo")', joins))
+    assert attempt(script, single=False)["start"].status == "seen"
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
 def test_all_batches_of_an_update_count(tmp_path: Path) -> None:
     result = attempt(edited(tmp_path, "by_hand", *BY_HAND_ACCUMULATES))
     assert result["share"].status == result["rate"].status == "seen", str(result)

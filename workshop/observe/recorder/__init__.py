@@ -30,6 +30,7 @@ class Recorder:
         self.file = open(os.path.join(self.folder, f"{os.getpid()}.jsonl"), "ab", buffering=0)
         rank = os.environ.get("HOROVOD_RANK", os.environ.get("RANK"))
         self.rank = int(rank) if rank else None  # otherwise `started` sets it
+        self.in_group = False
         self.shards: list[tuple[int, int, str]] = []  # of the data: how many, which, and of what
         self.shuffled: list[tuple[str, str]] = []  # data that was shuffled as a whole, its order
         self.fixed_orders: list[bool] = []  # one for each sampler that took a shard
@@ -61,6 +62,7 @@ class Recorder:
         self.left -= 1
 
     def started(self, by: str, rank: int, size: int) -> None:
+        self.in_group = True
         self.rank = rank if self.rank is None else self.rank
         self.write("start", by=by, place=[rank, size])
 

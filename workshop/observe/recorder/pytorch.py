@@ -60,6 +60,12 @@ class Watch:
         dist = self.torch.distributed
         self.recorder.started("torch.distributed", dist.get_rank(), dist.get_world_size())
 
+    def find_group(self) -> None:
+        """Note a group that was joined unheard: by an imported function, or by a device mesh."""
+        dist = self.torch.distributed
+        if not self.recorder.in_group and dist.is_available() and dist.is_initialized():
+            self.group_started()
+
     def saves(self, result: Any, value: Any, file: Any, *args: Any, **kwargs: Any) -> None:
         """Note the file, which is opened in C++, where Python's audit does not see it.
 
@@ -138,6 +144,7 @@ class Watch:
 
     def parameters_added(self, result: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
         """Follow the gradients of an optimizer's parameters; note the weights of the first one."""
+        self.find_group()
         if not self.hooked:
             weights = [self.raw(p) for p in optimizer.param_groups[0]["params"]]
             self.recorder.write("weights", hash=digest(b"".join(weights)))
@@ -157,6 +164,7 @@ class Watch:
         """Look at the gradients. Horovod's `step` exchanges, then calls the one that counts."""
         self.stepping += 1
         with suppress(Exception):
+            self.find_group()
             self.state = self.look(optimizer) if self.recorder.left > 0 else {}
 
     def step_ends(self, optimizer: Any, args: Any, kwargs: Any) -> None:
