@@ -225,14 +225,19 @@ def _numbers(dataset: Any, batch: int) -> np.ndarray:
     return np.array(found, int).reshape(-1, batch)
 
 
+def striped_ramps() -> np.ndarray:
+    """Return an image with fine blue stripes, which show a resize without antialiasing."""
+    pixels = ramps(WIDTH, HEIGHT)
+    pixels[:, ::2, 2] = 128
+    return pixels
+
+
 def write_numbered_shards(folder: Path) -> list[str]:
     """Write shards of small images, with indexes; labels, from 1, number them. Return the paths."""
     from PIL import Image
 
     buffer = io.BytesIO()
-    pixels = ramps(WIDTH, HEIGHT)
-    pixels[:, ::2, 2] = 128  # fine blue stripes, which show a resize without antialiasing
-    Image.fromarray(pixels).save(buffer, "JPEG", quality=95, subsampling=0)
+    Image.fromarray(striped_ramps()).save(buffer, "JPEG", quality=95, subsampling=0)
     shards = []
     (folder / "index").mkdir(exist_ok=True)
     for number in range(SHARDS):
