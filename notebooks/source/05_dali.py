@@ -384,7 +384,7 @@ def endless(loader):
 if DALI:
     photos, endless = nb05.check(photos, endless)
     pipe = pipeline_def(photos)(
-        folder, session.pixels, device, rank=0, ranks=1, batch_size=session.batch, **where
+        folder, session.pixels, device, 0, 1, batch_size=session.batch, **where
     )
     images, labels = next(endless(pipe))
     print(tuple(images.shape), images.dtype, images.device, labels[:8].tolist())

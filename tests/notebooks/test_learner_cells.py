@@ -153,6 +153,7 @@ def test_01_compares_with_the_fastest_run_of_00(tmp_path: Path) -> None:
         ("return 1 / (1 - part / whole)", "✓ `at_most` is right"),
         ("return whole / part", "The rest remains"),
         ("return 1 - part / whole", "Divide the whole by it"),
+        ("return part / whole", "the share of the part"),
     ],
 )
 def test_limit_in_02(answer: str, said: str, tmp_path: Path, capsys) -> None:

@@ -83,6 +83,7 @@ def dense(values: Any) -> np.ndarray:
 def check_form(pixels: np.ndarray, side: int) -> None:
     """Raise Wrong unless the images are finite float32, one plane of `side` pixels per colour."""
     refuse(
+        (pixels.ndim == 2, "the first node is not the images.", "Return images, then labels."),
         (pixels.shape[1:] == (side, side, 3),
          f"an image is {(side, side, 3)}: the colours of a pixel are next to each other.",
          'For a plane per colour, pass output_layout="CHW".'),

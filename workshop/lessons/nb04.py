@@ -156,6 +156,9 @@ def judge_my_shards(yours: Function) -> str:
             (len(twice) > 1, f"{case} {' and '.join(twice)} read the same shard.",
              "Every reader must take other shards, in every epoch: split by rank,"
              " `[rank::size]`, and each rank's share by worker; a random split overlaps."),
+            (unread and len(unread) == count % (size * workers),
+             f"{case} {len(unread)} shards are not read.",
+             "An equal share by `//` drops the rest: some readers take one shard more."),
             (unread, f"{case} {len(unread)} shards are not read.",
              "Use `size` for the ranks, `workers` for the workers."),
             (max(shares) > min(shares) + 1, f"{case} the ranks read {shares} shards.",
@@ -191,6 +194,12 @@ def _judge_stages(yours: Function, shards: list[str]) -> str:
     ends = [EACH * (number + 1) for number in range(SHARDS)]
     steps = SHARDS * EACH // RANKS // BATCH
     read = epochs(shards, BATCH)
+    numbers = np.concatenate([part.ravel() for part in read[0]])
+    if numbers.size:
+        low, high = numbers.min(), numbers.max()
+        refuse((low < 0 or high >= SHARDS * EACH,
+                f"Labels are {low} to {high} instead of 0 to {SHARDS * EACH - 1}.",
+                "Leave them as `decode_crop` returns them: they begin at 0."))  # fmt: skip
     judge_epochs(read, ends, steps)
     # 24 images of a rank do not fill batches of 7
     judge_epochs(epochs(shards, BATCH - 1), ends, steps)
@@ -225,14 +234,19 @@ def _numbers(dataset: Any, batch: int) -> np.ndarray:
     return np.array(found, int).reshape(-1, batch)
 
 
+def striped_ramps() -> np.ndarray:
+    """Return an image with fine blue stripes, which show a resize without antialiasing."""
+    pixels = ramps(WIDTH, HEIGHT)
+    pixels[:, ::2, 2] = 128
+    return pixels
+
+
 def write_numbered_shards(folder: Path) -> list[str]:
     """Write shards of small images, with indexes; labels, from 1, number them. Return the paths."""
     from PIL import Image
 
     buffer = io.BytesIO()
-    pixels = ramps(WIDTH, HEIGHT)
-    pixels[:, ::2, 2] = 128  # fine blue stripes, which show a resize without antialiasing
-    Image.fromarray(pixels).save(buffer, "JPEG", quality=95, subsampling=0)
+    Image.fromarray(striped_ramps()).save(buffer, "JPEG", quality=95, subsampling=0)
     shards = []
     (folder / "index").mkdir(exist_ok=True)
     for number in range(SHARDS):

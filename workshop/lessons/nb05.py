@@ -13,14 +13,23 @@ from typing import Any
 import numpy as np
 
 from workshop.checks.compare import refuse, wrong
-from workshop.checks.ramps import boxes, ramps
+from workshop.checks.ramps import boxes
 from workshop.lessons import dali_graph
 from workshop.lessons.choice import choose
-from workshop.lessons.nb04 import EACH, HEIGHT, RANKS, SHARDS, WIDTH, write_numbered_shards
+from workshop.lessons.nb04 import (
+    EACH,
+    HEIGHT,
+    RANKS,
+    SHARDS,
+    WIDTH,
+    striped_ramps,
+    write_numbered_shards,
+)
 
 CPU = SimpleNamespace(type="cpu")
 SIZE, BATCH = 16, 8  # of the check's pipelines
-ALIASED = 0.1  # of blue, from -1 to 1: its stripes are finer than the pixels of a resized crop
+ALIASED = 13  # levels of blue: its stripes are finer than the pixels of a resized crop
+DARK = -0.75  # some pixels of the known image, in several crops, are darker
 STEPS = SHARDS * EACH // RANKS // BATCH  # of a rank's epoch
 
 
@@ -92,23 +101,37 @@ def run_on_constant(
     return dali_graph.run(graph, (), count, 1, 0)[0]
 
 
-def check_boxes(levels: np.ndarray) -> None:
-    """Raise Wrong unless crops (n, 3, size, size) of `ramps` are squares with the right areas."""
+def check_boxes(levels: np.ndarray, near: float) -> None:
+    """Raise Wrong unless crops (n, 3, size, size) of the known image are squares of its area.
+
+    They must be neither mirrored nor aliased. The smallest and the largest are as `near` to the
+    limits of the area as they are with this number of crops.
+    """
     _, _, width, height = boxes(levels).T
     areas = width * height / WIDTH / HEIGHT
-    right = 0.32 < areas.min() < 0.47 and areas.max() > 0.7
-    refuse((np.abs(width / height - 1).max() > 0.1, "The crops are not squares.",
+    right = 0.35 < areas.min() < 0.37 + near and areas.max() > 0.75 - near
+    halves = np.split(levels.mean(axis=2), 2, axis=2)  # red grows from left to right, blue does not
+    grows = np.median(np.abs(np.subtract(*halves).mean(axis=2)), axis=0)
+    refuse((grows[2] > grows[0], "Red and blue are exchanged.", "Leave out output_type=types.BGR."),
+           (min(width.min(), height.min()) < 0, "Some images are mirrored.",
+            "Do not mirror or flip: that changes some signs' meaning."),
+           (np.abs(width / height - 1).max() > 0.1, "The crops are not squares.",
             "Pass random_aspect_ratio=[1, 1]."),
            (not right, f"The crops have {areas.min():.0%} to {areas.max():.0%} of the area.",
-            "Pass random_area=[0.37, 0.75]: a number drawn by Python stays the same."))  # fmt: skip
+            "Pass random_area=[0.37, 0.75]: a number drawn by Python stays the same."),
+           (levels[:, 2, 2:-2, 2:-2].std() > ALIASED, "The images are not antialiased: fine stripes"
+            " of the photos become coarse ones.", "Leave out antialias=False and interp_type."),
+    )  # fmt: skip
 
 
 def judge_crop(yours: Callable[..., Any]) -> str:
     """Return what is right. Raises Wrong, or NotImplementedError if the node is None."""
-    crops = run_on_constant(ramps(WIDTH, HEIGHT), 32 * BATCH, yours, SIZE)
-    refuse((crops.shape[1:] != (SIZE, SIZE, 3), f"Crops have the shape {crops.shape[1:]}, not"
+    crops = run_on_constant(striped_ramps(), 32 * BATCH, yours, SIZE)
+    refuse((crops.shape[1:] == (3, SIZE, SIZE), "Crops have the channels first.",
+            "Leave them last, as in the images: do not transpose."),
+           (crops.shape[1:] != (SIZE, SIZE, 3), f"Crops have the shape {crops.shape[1:]}, not"
             f" ({SIZE}, {SIZE}, 3).", "Pass size=(size, size)."))  # fmt: skip
-    check_boxes(np.moveaxis(crops, 3, 1).astype(float))
+    check_boxes(np.moveaxis(crops, 3, 1).astype(float), near=0.03)
     return "`crop` is right: the notebook uses yours."
 
 
@@ -129,13 +152,16 @@ def judge_photos(yours: Callable[..., Any], folder: Path) -> str:
     for rank in range(RANKS):
         given = (folder, SIZE, CPU, rank, RANKS)
         images, labels = dali_graph.run(attempted(yours), given, BATCH, STEPS, rank)
+        judge_images(images)
+        count = BATCH * STEPS
+        refuse((labels.size != count, f"{count} images have {labels.size} labels.",
+                "Return one label per image, after the images."))  # fmt: skip
         read.append(labels.tolist())
         if len(set(read[-1])) < len(read[-1]) or max(read[-1]) > SHARDS * EACH:
             wrong("The records are not those of `folder`.", "Find train-* and index/train-* in it,"
                   " because your script has no global lists of shards.")  # fmt: skip
-        judge_images(images)
         crops.append(images)
-    check_boxes((np.concatenate(crops) + 1) * 127.5)
+    check_boxes((np.concatenate(crops) + 1) * 127.5, near=0.07)
     refuse((max(map(max, read)) == SHARDS * EACH, "Labels start at 1.",
             "Subtract 1: shards count classes from 1, the network from 0."))  # fmt: skip
     dali_graph.check_shares(read)
@@ -143,19 +169,12 @@ def judge_photos(yours: Callable[..., Any], folder: Path) -> str:
 
 
 def judge_images(images: np.ndarray) -> None:
-    """Raise Wrong unless the images of three batches are normalised crops of the known one."""
+    """Raise Wrong unless the images of three batches have the right form and range."""
     dali_graph.check_form(images, SIZE)
     low, high = float(images.min()), float(images.max())
-    refuse((low < -1.01 or high > 1.01 or low >= 0,
+    refuse((low < -1.01 or high > 1.01 or low > DARK,
             f"Pixels range from {low:.2f} to {high:.2f} instead of -1 to 1.",
             "They come from 0 to 255, so use mean=127.5 and std=127.5."))  # fmt: skip
-    _, _, width, _ = boxes((images + 1) * 127.5).T
-    refuse(
-        (width.min() < 0, "Some images are mirrored.",
-         "Leave out mirror, which changes some signs' meaning."),
-        (images[:, 2, 2:-2, 2:-2].std() > ALIASED, "The images are not antialiased: fine stripes"
-         " of the photos become coarse ones.", "Leave out antialias=False."),
-    )  # fmt: skip
 
 
 def judge_endless(
@@ -178,6 +197,9 @@ def judge_endless(
         right = [(BATCH, 3, SIZE, SIZE), (BATCH,)]
         refuse((shapes != right, f"It yields the shapes {shapes}; they should be {right}.",
                 'Yield a pair: batch["data"] and batch["label"].squeeze(1).'))  # fmt: skip
+        kind = str(item[1].dtype)
+        refuse(("int" not in kind, f"The labels are {kind}.",
+                "Yield them as they are: F.cross_entropy takes integers as classes."))  # fmt: skip
         labels.append(item[1].tolist())
     first = {label for batch in labels[:STEPS] for label in batch}
     refuse(

@@ -80,6 +80,11 @@ WRONG_PHOTOS = {
     "do not move freely": edited(
         nb02.photo, PLACES, "left = top = random.uniform(0, min(image.size) - side)"
     ),
+    "square image ends with": edited(
+        nb02.photo,
+        PLACES,
+        "left, top = random.uniform(0, 0.3 * image.width), random.uniform(0, image.height - side)",
+    ),
     "sides are 0.75 to 0.75": edited(nb02.photo, SIDE, "120"),
     " to 1.00 of the shorter side": item(low=0.7**0.5),  # 0.7 of the area, not of the side
     "The shape is (32, 32, 3)": item(lambda a: tensor(a) / 127.5 - 1),
@@ -89,6 +94,7 @@ WRONG_PHOTOS = {
     "axes are mixed up": item(lambda a: tensor(a).reshape(3, *a.shape[:2]) / 127.5 - 1),
     "mixed up. Use permute(2, 0, 1)": item(lambda a: tensor(a).permute(2, 1, 0) / 127.5 - 1),
     "values are torch.float64": item(lambda a: tensor(a / 127.5 - 1).permute(2, 0, 1)),
+    "became 0.56": item(lambda a: tensor(a).permute(2, 0, 1) / 128 - 1),
     "became 200": item(lambda a: tensor(a).permute(2, 0, 1).float()),
     "of type str, not a number": item(label=lambda self, i: self.files[i].parent.name),
     "have the labels [1, 1, 1]": item(label=lambda self, i: 1),
@@ -134,6 +140,11 @@ def step_of_the_batch_before(model: Any, optimizer: Any, images: Any, labels: An
     return loss.detach()
 
 
+def loss_after_the_step(model: Any, optimizer: Any, images: Any, labels: Any) -> Any:
+    nb02.step(model, optimizer, images, labels)
+    return F.cross_entropy(model(images), labels).detach()
+
+
 def number_too_early(model: Any, optimizer: Any, images: Any, labels: Any) -> float:
     loss = F.cross_entropy(model(images), labels).item()
     loss.backward()
@@ -148,7 +159,17 @@ WRONG_STEPS = [
     (edited(nb02.step, "loss.detach()", "loss"), "still holds its graph"),
     (edited(nb02.step, "loss.detach()", "float(loss.detach())"), "The loss is a float"),
     (number_too_early, f"In number_too_early, line {TOO_EARLY}: `loss.backward()`."),
-    (edited(nb02.step, "labels)\n", "labels, label_smoothing=0.1)\n"), "Three losses are"),
+    (
+        edited(nb02.step, "labels)\n", "labels, label_smoothing=0.1)\n"),
+        "first loss is wrong already",
+    ),
+    (edited(nb02.step, "labels)\n", "labels, reduction='sum')\n"), "first loss is wrong already"),
+    (edited(nb02.step, "cross_entropy", "nll_loss"), "first loss is wrong already"),
+    (loss_after_the_step, "first loss is wrong already"),
+    (
+        edited(nb02.step, "optimizer.step()", "optimizer.step(); optimizer.step()"),
+        "first loss is right, so the update is wrong",
+    ),
     (edited(nb02.step, "loss = ", "model.eval(); loss = "), "evaluation mode"),
     (lambda *_: None, "not written yet"),
     (lambda model: None, "ended with TypeError"),

@@ -113,6 +113,8 @@ def test_split_that_is_right_passes(body: str):
         ("return random.Random(rank + 9 * worker).sample(shards, 2)", "a random split overlaps"),
         ("return shards[rank * workers + worker :: size * workers]", "the ranks read [5, 3]"),
         ("return shards[rank::size][worker::workers][:1]", "shards are not read"),
+        ("n = len(shards) // (size * workers); return shards[(rank * workers + worker) * n :][:n]",
+         "2 shards are not read. An equal share by `//` drops the rest"),
         ("return [shards[rank::size]]", "It returns [["),
     ],
 )  # fmt: skip
@@ -216,6 +218,8 @@ def test_pipeline_that_is_right_but_slow_or_large_passes_with_a_note(capsys):
         ("batch(batch, ", "batch(32, ", "instead of 3 each"),
         (".batch(batch, drop_remainder=True)", "", "Batch the images"),
         (".prefetch(1)", ".as_numpy_iterator()", "Return a tf.data.Dataset"),
+        (MAP, f"{MAP}.map(lambda image, label: (image, label - 1))", "Labels are -1 to 46"),
+        (MAP, f"{MAP}.map(lambda image, label: (image, label + 1))", "Labels are 1 to 48"),
         (MAP, ".map(lambda record: prepare(record)[0])", "not a pair"),
         (INTERLEAVE, "\n    records = files", "gets a file name"),
         (f"{MAP}{BATCHES}", f"{BATCHES.replace('images', 'records')}{MAP}", "`map` before"),

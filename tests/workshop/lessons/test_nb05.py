@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from tests.conftest import ROOT
 from workshop.lessons import nb05
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("torch", "dali")]
@@ -25,6 +27,7 @@ def edited(source: str, old: str, new: str):
     """Return the function of a source with a change."""
     assert old in source
     names: dict = {"Path": Path, "Iterator": object, "Any": object}
+    source = source.replace("import fn", "import types, fn")
     exec(f"from __future__ import annotations\n{source.replace(old, new)}", names)
     return next(names[name] for name in ("photos", "endless", "crop") if name in names)
 
@@ -49,10 +52,30 @@ def test_written_crop_is_used_and_an_unwritten_one_replaced(capsys):
     [
         ('"random_area": [0.37, 0.75], ', "", "% of the area"),
         ("[0.37, 0.75]", "[0.5, 0.75]", "% to 75% of the area"),
+        ("[0.37, 0.75]", "[0.45, 0.75]", "% to 75% of the area"),
+        ("[0.37, 0.75]", "[0.33, 0.75]", "% to 75% of the area"),
         ("[0.37, 0.75]", "[0.4, 0.4]", "a number drawn by Python"),
         (', "random_aspect_ratio": [1, 1]', "", "not squares"),
         ("[size, size]", "[size, 2 * size]", "shape"),
         ("return fn.", "return images, fn.", "several nodes"),
+        ("**area)", "**area, antialias=False)", "not antialiased"),
+        ("**area)", "**area, interp_type=types.INTERP_NN)", "not antialiased"),
+        (
+            "fn.random_resized_crop(images, size=[size, size], **area)",
+            "fn.transpose(fn.random_resized_crop(images, size=size, **area), perm=[2, 0, 1])",
+            "channels first",
+        ),
+        (
+            "fn.random_resized_crop(images, size=[size, size], **area)",
+            "fn.flip(fn.random_resized_crop(images, size=size, **area),"
+            " horizontal=fn.random.coin_flip())",
+            "mirrored",
+        ),
+        (
+            "fn.random_resized_crop(images, size=[size, size], **area)",
+            "fn.flip(fn.random_resized_crop(images, size=size, **area), horizontal=0, vertical=1)",
+            "mirrored",
+        ),
     ],
 )
 def test_crop_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, capsys):
@@ -68,6 +91,14 @@ def test_crop_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, caps
         (", random_shuffle=True", "", "order of the files"),
         (" - 1\n", "\n", "Labels start at 1"),
         ("mean=127.5, std=127.5", "", "instead of -1 to 1"),
+        ("std=127.5", "std=255", "Pixels range from -0."),
+        ("return images, data[\"image/class/label\"] - 1",
+         "return data[\"image/class/label\"] - 1, images", "Return images, then labels"),
+        ("return images, data[\"image/class/label\"] - 1", "return images, images", "labels."),
+        ('"mixed" if device.type == "cuda" else "cpu",', '"cpu", output_type=types.BGR,',
+         "Red and blue are exchanged"),
+        ("size=[size, size])", "size=[size, size], interp_type=types.INTERP_NN)",
+         "not antialiased"),
         ("fn.resize(images, size=[size, size])", "images", "have different sizes"),
         ("std=127.5", 'std=127.5, output_layout="HWC"', "(16, 16, 3)"),
         ("index_path=index, ", "", "index"),
@@ -91,6 +122,7 @@ def test_graph_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, cap
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
+        (".squeeze(1)", ".squeeze(1).float()", "The labels are torch.float32"),
         (".squeeze(1)", "", "(8, 1)]; they should be"),
         ("(loader):", "(loader, size=24):", "ends after 3 batches"),
         (
@@ -123,6 +155,24 @@ def test_photos_may_decode_whole_images_with_a_share_for_the_gpus_engine(capsys)
         source = source.replace(old, new)
     whole = edited(source, "", "")
     assert nb05.check(whole, stub)[0] is whole, capsys.readouterr().out
+
+
+def test_cell_of_the_notebook_takes_photos_with_other_names_of_arguments(tmp_path, capsys):
+    from nvidia.dali import pipeline_def
+
+    nb05.write_numbered_shards(tmp_path)
+    source = PHOTOS.replace("rank: int, ranks: int", "me: int, n: int")
+    own = edited(source, "shard_id=rank, num_shards=ranks", "shard_id=me, num_shards=n")
+    master = (ROOT / "notebooks/source/05_dali.py").read_text()
+    start = master.index("if DALI:\n    photos, endless = nb05.check(")
+    where = {"num_threads": 1, "device_id": None, "seed": 0}
+    session = SimpleNamespace(pixels=16, batch=8)
+    names = {"DALI": True, "nb05": nb05, "pipeline_def": pipeline_def, "folder": tmp_path,
+             "device": nb05.CPU, "where": where, "session": session,
+             "photos": own, "endless": nb05.endless}  # fmt: skip
+    exec(master[start : master.index("# %% [markdown]", start)], names)
+    out = capsys.readouterr().out
+    assert "`photos` is right" in out and "(8, 3, 16, 16) torch.float32" in out
 
 
 def test_iterator_may_use_the_name_of_the_readers_own_photos(capsys):
