@@ -57,7 +57,7 @@ guess = None  # your number, in percent
 # What does the network confuse? The next cell classifies all validation images; `first $EPOCHS` names the weights that training saved. **Predict** the most frequent mistake.
 
 # %% language="bash" magic_args="-e"
-# rn50 predict -b 240 -o answers.npz first $EPOCHS "$DATA"/val/* > /dev/null
+# rn50 predict -b 240 -o answers.npz first $EPOCHS "$DATA"/val/* 2>&1 > /dev/null
 
 # %%
 from collections import Counter
