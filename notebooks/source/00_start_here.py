@@ -5,7 +5,7 @@
 #
 # By the end of this notebook, you will have trained and tested a network, and will know what happens in a training step and why training is so expensive. You should know Python and the basics of deep learning: convolutions, losses and gradient steps. If you have trained networks often, run all cells, and read on from [why training is expensive](#Why-training-is-expensive).
 #
-# **Time:** 20 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 1½ minutes to run, plus a minute if the set-up has not generated the images
+# **Time:** 20 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 2 minutes to run, plus a minute if the set-up has not generated the images
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
