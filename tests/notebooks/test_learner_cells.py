@@ -145,6 +145,26 @@ def test_01_compares_with_the_fastest_run_of_00(tmp_path: Path) -> None:
     assert nb01.training_speed(tmp_path, tmp_path) == pytest.approx(480)  # not the mean, 500
 
 
+def test_01_trains_if_no_report_of_00_has_a_speed(tmp_path: Path, monkeypatch) -> None:
+    folder = tmp_path / "lesson-00"
+    folder.mkdir()
+    one_step = {"metrics": {"train.total_ips": None}}
+    no_training = {"metrics": {"val.total_ips": [300.0]}}
+    for name, report in ("1", one_step), ("2", no_training):
+        (folder / f"run-{name}.json").write_text(json.dumps(report))
+    (folder / "run-3.json").write_text('{"metrics": {"train')
+
+    def train(command: list[str], **options: Any) -> None:
+        report = {"metrics": {"train.total_ips": [250.0]}}
+        Path(command[-1]).write_text(json.dumps(report))
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("subprocess.run", train)
+    assert nb01.training_speed(tmp_path, tmp_path) == 250
+    (folder / "run-4.json").write_text(json.dumps({"metrics": {"train.total_ips": [400.0]}}))
+    assert nb01.training_speed(tmp_path, tmp_path) == 400
+
+
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize(
     ("answer", "said"),

@@ -59,6 +59,10 @@ def judge_ring(answer: Callable[[Any], Any]) -> str:
         raise NotImplementedError
     cases = process_ranks.together(answer, "all_reduced", RINGS)
     for case, ranks in zip(RINGS, cases, strict=True):
+        ended = [rank for rank in ranks if rank != process_ranks.STUCK]
+        refuse(("Wait timeout" in str(ended), "A rank waits for one that does not exist.",
+                "After the last rank comes rank 0: (rank + 1) % size."))  # fmt: skip
+        process_ranks.results_of(ended)  # an error of one rank, for which the others wait
         refuse((process_ranks.STUCK in ranks, "The ranks wait for each other forever.", NEIGHBOURS))
         judge_sums(process_ranks.results_of(ranks), **case)
     return "On 2 and 3 ranks, the sums are those of dist.all_reduce."

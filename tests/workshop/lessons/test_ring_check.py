@@ -21,6 +21,7 @@ EDITS = [
     ("(rank - 1) % size", "(rank + 1) % size", "wait for each other"),
     ("chunks = gradients.tensor_split(size)",
      "chunks = gradients[: len(gradients) // size * size].chunk(size)", "equal chunks"),
+    ("(rank + 1) % size", "rank + 1", "one that does not exist"),
     ("    rank, size", "    raise ValueError('mine')\n    rank, size", "ValueError: mine"),
 ]  # fmt: skip
 SHORT = ("in place", "ValueError: mine")  # in `make test`; test_wrong_sums_get... has the others
@@ -41,6 +42,19 @@ def test_finished_ring_passes_and_is_written(tmp_path: Path, capsys) -> None:
     nb03.check_ring(defined(RING, "ring"), str(tmp_path / "ring.py"))
     assert capsys.readouterr().out.startswith("✓ On 2 and 3 ranks")
     assert "isend" in (tmp_path / "ring.py").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+def test_ring_may_start_both_as_a_batch(tmp_path: Path, capsys) -> None:
+    first, after = RING.index("        sending = "), RING.index("        if step < size")
+    batch = """        out = dist.P2POp(dist.isend, mine, (rank + 1) % size)
+        back = dist.P2POp(dist.irecv, received, (rank - 1) % size)
+        for work in dist.batch_isend_irecv([out, back]):
+            work.wait()
+"""
+    nb03.check_ring(defined(RING[:first] + batch + RING[after:], "ring"), str(tmp_path / "r.py"))
+    assert capsys.readouterr().out.startswith("✓ On 2 and 3 ranks")
 
 
 @pytest.mark.slow
