@@ -400,7 +400,7 @@ found["all_reduce"] = [[4 * n, statistics.median(s[1:])] for n, s in messages.it
 found["bytes"] = sum(weight.nbytes for weight in model.parameters())  # the gradients have as many
 if rank == 0:
     print(json.dumps(found))
-del ddp, ways  # DDP keeps the process group open, too
+del ddp, ways, options  # DDP keeps the process group open, too
 dist.destroy_process_group()  # else a thread of Gloo can abort Python at its exit
 
 # %% language="bash" magic_args="-e"
