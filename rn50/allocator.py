@@ -1,4 +1,4 @@
-"""A process on a CPU: it keeps the memory that it frees, and threads that wait soon sleep.
+"""Settings of a process on a CPU: freed memory is kept, and waiting threads soon sleep.
 
 glibc returns large blocks to the kernel at every free, and each training step frees its
 activations: the next arrays cost page faults. A process that starts reads GLIBC_TUNABLES; one that

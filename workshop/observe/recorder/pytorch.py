@@ -61,7 +61,7 @@ class Watch:
         self.recorder.started("torch.distributed", dist.get_rank(), dist.get_world_size())
 
     def find_group(self) -> None:
-        """Note a group that was joined unheard: by an imported function, or by a device mesh."""
+        """Note a group that was joined by an imported function or by a device mesh."""
         dist = self.torch.distributed
         if not self.recorder.in_group and dist.is_available() and dist.is_initialized():
             self.group_started()
