@@ -53,6 +53,9 @@ MISTAKES = (  # that cost no time: what a script has, what it lacks, and the rem
      "Shards count classes from 1, the network from 0: subtract 1 from the labels."),
     (r"(?s)\A(?=.*autocast\()(?:(?!.*bfloat16)|(?=.*\bfloat16))", r"GradScaler\(",
      "Gradients in float16 can underflow: add a GradScaler. (bfloat16 needs none.)"),
+    (r"\bwith\b[^:]*\bautocast\(",  # its block has no line such as `loss = …(…)`
+     r"(?m)^( *)with\b[^:]*\bautocast\([^:]*:(?:\n(?:\1 +.*\n)*?\1 +| )\w[\w, ]* = .*\(",
+     "autocast has to cover the forward pass: compute the loss inside its `with` block."),
     (r"GradScaler\(", r"(?s)\A(?=.*\.scale\()(?=.*\.step\(\s*\w)(?=.*\.update\()",
      "The loss scaler needs its scale(loss), step(optimizer) and update(), too."),
     (r"(?s)\A(?=.*\bDistributedOptimizer\()(?=.*GradScaler\()", r"\.skip_synchronize\(",

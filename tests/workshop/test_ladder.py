@@ -73,6 +73,7 @@ def without(script: str, pattern: str, instead: str = "pass") -> list[str]:
     return ladder._warnings(changed)
 
 
+AUTOCAST = r", (torch\.autocast\(.*\)):\n"
 LABEL = r'(data\["image/class/label"\]) - 1'
 
 
@@ -85,6 +86,9 @@ LABEL = r'(data\["image/class/label"\]) - 1'
         ("2_ddp", r"manual_seed\(.*\)\)", "manual_seed(0)", "same random numbers"),
         ("4_amp_horovod", r", optimizer\.skip_synchronize\(\)", "", "call optimizer.synchronize()"),
         ("4_amp_ddp", r".*= torch\.amp\.GradScaler.*\n", "", "add a GradScaler"),
+        ("4_amp_ddp", AUTOCAST + r"((?s:.*?)\(.backward.\)):", r":\n\2, \1:", "the forward pass"),
+        ("4_amp_ddp", AUTOCAST + "( +)(.*)", r":\n\2with \1:\n\2    \3", ""),
+        ("4_amp_ddp", r"with (.*), (.*autocast\(.*\)):", r"with (\n\1,\n\2,\n):", ""),
         ("4_amp_ddp", r"scaler\.update\(\)", "pass", "The loss scaler needs"),
         ("4_amp_ddp", r"scaler\.step\(optimizer\)", "optimizer.step()", "The loss scaler needs"),
         ("4_amp_ddp", LABEL, r"\1", "subtract 1 from the labels"),
