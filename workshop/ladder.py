@@ -30,7 +30,9 @@ TECHNIQUES = {
     "Horovod": r"\bimport horovod|from horovod",
     "DALI": r"\bnvidia\.dali\b",
     "autocast": r"\bautocast\(",
-    "a setting of rung 5": r"\b(channels_last|cudnn\.benchmark|set_num_threads|Compression)\b",
+    "a setting of rung 5": (
+        r"\b(channels_last|cudnn\.benchmark|set_num_threads|Compression|fp16_compress)"
+    ),
     "torch.compile": r"\btorch\.compile\(|\.compile\(\)",
 }
 GAP = "...  # your code"
@@ -137,7 +139,7 @@ def script(rung: str) -> Path:
         print("\n".join([f"Using your script {own}", *_warnings(_text(own))]))
         return own
     lacks, has = (
-        " and ".join(sorted(names, key=lambda name: (name in LIBRARIES.values(), name)))
+        ", ".join(sorted(names, key=lambda name: (name in LIBRARIES.values(), name)))
         for names in (needed - yours, yours - needed)
     )
     if not yours & {"Horovod", "DDP"}:  # either would do

@@ -38,16 +38,10 @@ def amdahl(training: Training, cluster: Cluster, serial: float, gpus: int) -> fl
     return training.compute_ips / (serial + (1 - serial) / gpus)
 
 
-def gustafson(training: Training, cluster: Cluster, serial: float, gpus: int) -> float:
-    """Return the images per second if only the rest of the work grows (Gustafson's law)."""
-    return training.compute_ips * (serial + (1 - serial) * gpus)
-
-
 READINGS = {  # with the lowest value of the parameter; the highest is 1
     "stragglers": (stragglers, 0.0),
     "communication": (communication, 1e-4),
     "Amdahl": (amdahl, 0.0),
-    "Gustafson": (gustafson, 0.0),
 }
 
 

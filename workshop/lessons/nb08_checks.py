@@ -51,6 +51,12 @@ def causes(alone: Any, together: Any, barrier: Any, exchange: Any) -> tuple[Any,
     return together - alone, barrier - together, exchange - barrier
 
 
+def decide(speeds: Any, threshold: float) -> str:
+    """Return "buy", "do not buy", or "measure first" if the predictions disagree."""
+    enough = [speed >= threshold for speed in speeds]
+    return "buy" if all(enough) else "measure first" if any(enough) else "do not buy"
+
+
 STEPS = ((0.20, 0.23, 0.28, 0.40), (0.10, 0.12, 0.11, 0.15))  # alone, together, barrier, exchange
 CAUSE_MISTAKES: tuple[Mistake, ...] = (
     (lambda *s: (s[1] - s[0], s[2] - s[0], s[3] - s[0]), "Each includes those before it.",
@@ -59,6 +65,30 @@ CAUSE_MISTAKES: tuple[Mistake, ...] = (
      "Subtract the run without the cause from the run with it."),
     (lambda *s: (s[1] - s[0], s[2] - s[1], s[3] - s[1]), "The exchange includes the waiting.",
      "DDP's exchange waits, too, as the barrier does: subtract barrier."),
+    (lambda *s: (s[1] - s[0], s[2] - s[1], s[3] - s[0]), "The exchange includes all causes.",
+     "Subtract barrier, which has the others, too."),
+    (lambda *s: (s[1] / s[0], s[2] / s[1], s[3] / s[2]), "These are ratios.",
+     "Return seconds: subtract."),
+    (lambda *s: (s[3] - s[2], s[2] - s[1], s[1] - s[0]), "The order is reversed.",
+     "Return contention, waiting, exchange."),
+)  # fmt: skip
+DECISIONS = (
+    ([1.9, 1.7], 1.6), ([1.9, 1.7], 1.75), ([1.9, 1.7], 1.85), ([1.7, 1.9], 1.8),
+    ([1.9, 1.7], 1.95), ([1.9, 1.7], 1.7),
+)  # fmt: skip
+DECIDE_MISTAKES: tuple[Mistake, ...] = (
+    (lambda speeds, least: "buy" if min(speeds) > least else
+     "do not buy" if max(speeds) < least else "measure first",
+     "A speed equal to the threshold is enough.", "Compare with >=."),
+    (lambda speeds, least: "buy" if max(speeds) >= least else "do not buy",
+     "It trusts the faster prediction.", "If they disagree, return \"measure first\"."),
+    (lambda speeds, least: "buy" if min(speeds) >= least else "do not buy",
+     "It trusts the slower prediction.", "If they disagree, return \"measure first\"."),
+    (lambda speeds, least: "buy" if sum(speeds) >= len(speeds) * least else "do not buy",
+     "It takes the mean.", "If the predictions disagree, return \"measure first\"."),
+    (lambda speeds, least: "do not buy" if min(speeds) >= least else
+     "measure first" if max(speeds) >= least else "buy",
+     "It is reversed.", "The threshold is the least speed that you need to buy."),
 )  # fmt: skip
 
 
@@ -73,6 +103,8 @@ def check_clock(yours: Function, file: str) -> Function:
         write_chosen(file, yours, measure, "measure")
         try:
             runpy.run_path(file)["measure"](int, 1, 0, int)
+        except KeyError:
+            wrong("Its name in the cell is different.", "Keep `def measure(...)`.")
         except NameError as error:
             wrong(f"In {file}, it is alone, and {error}.", "Import what it needs inside of it.")
         return said
@@ -90,6 +122,11 @@ def check_fit(yours: Function) -> Function:
 def check_causes(yours: Function) -> Function:
     """Return a learner's `causes` if it is right, else the finished one; print what is wrong."""
     return choose_by_cases("causes", yours, causes, STEPS, CAUSE_MISTAKES, show=True)
+
+
+def check_decide(yours: Function) -> Function:
+    """Return a learner's `decide` if it is right, else the finished one; print what is wrong."""
+    return choose_by_cases("decide", yours, decide, DECISIONS, DECIDE_MISTAKES, show=True)
 
 
 class Device:
@@ -169,6 +206,7 @@ def judge_seconds(got: Any, took: np.ndarray, called: int) -> None:
          "Call wait() before the clock starts."),
         (np.allclose(values, 1 / right, rtol=0.3), "These are rates.",
          "Return seconds: they can be added, and the mean of rates is not the rate."),
+        (np.allclose(values, 1000 * right, rtol=0.3), "These are milliseconds.", "Return seconds."),
     )  # fmt: skip
     wrong(f"The calls took {times[0]} seconds; it returns {times[1]}.",
           "Return the seconds between two readings of time.perf_counter(), before and after each"
@@ -179,22 +217,28 @@ def judge_fit(yours: Function) -> str:
     got = yours(SIZES.copy(), SECONDS.copy())
     if got is None:
         raise NotImplementedError
-    alpha, beta = like(got, (0.0, 0.0), "The result")
+    alpha, beta = like(got, (0.0, 0.0), "the result")
 
     def near(*wanted: float) -> bool:
         return bool(np.allclose([alpha, beta], wanted, rtol=0.2))
 
     if near(ALPHA, BETA):
-        alpha, beta = like(yours(LARGE.copy(), ALPHA + LARGE / BETA), (0.0, 0.0), "The result")
+        alpha, beta = like(yours(LARGE.copy(), ALPHA + LARGE / BETA), (0.0, 0.0), "the result")
         refuse((not near(ALPHA, BETA), f"With α = {1e6 * ALPHA:.0f} µs and messages of 0.2 MB and"
                 f" more, it returns {1e6 * alpha:.0f} µs.", "Fit a line to all messages: even the"
                 " shortest takes α and its bytes / β."))  # fmt: skip
         return "`fit` is right: the notebook uses yours."
     per_byte, start = np.polyfit(SIZES, SECONDS, 1)
+    columns = np.stack([1 / SECONDS, SIZES / SECONDS], axis=1)
+    unscaled = np.linalg.lstsq(columns, SECONDS)[0]
     refuse(
         (near(ALPHA, 1 / BETA), "The second number is in seconds per byte.",
          "β is bytes per second, its inverse."),
         (near(BETA, ALPHA) or near(1 / BETA, ALPHA), "β comes first.", "Return α first."),
+        (near(1e6 * ALPHA, BETA / 1e9), "These are µs and GB/s.",
+         "Return seconds, and bytes per second."),
+        (near(unscaled[0], 1 / unscaled[1]), "Only the left side is divided by `seconds`.",
+         "On the right, seconds / seconds is 1: pass np.ones(len(size))."),
         (near(start, 1 / per_byte) or near(start, per_byte),
          f"α is {1e6 * alpha:.0f} µs, but 4 KB take {1e6 * SECONDS[0]:.0f} µs: the largest messages"
          " dominate the squares.", "Divide both sides by `seconds` first."),

@@ -31,8 +31,6 @@ def test_numbers_are_fitted_to_the_rows_with_few_gpus() -> None:
     assert [row[1] for row in nb08.held_out()[:2]] == [8, 8]  # not the rows that were fitted
     serial = (4 / (5391.8 / 1442.6) - 1) / 3  # Amdahl's law, solved for the serial share
     assert eight["Amdahl"] == pytest.approx(1442.6 / (serial + (1 - serial) / 8))
-    serial = (4 - 5391.8 / 1442.6) / 3  # the same of Gustafson's
-    assert eight["Gustafson"] == pytest.approx(1442.6 * (8 - 7 * serial))
 
 
 def test_held_out_errors_are_those_of_the_documentation(repository: Path) -> None:

@@ -90,7 +90,8 @@ WRONG_CLOCKS = {
     "These are rates": clock(result=rates),
     "one per call": clock(result=statistics.mean),
     "the best of n hides": clock(result=min),
-    "Return the seconds between": clock(result=lambda s: [1000 * x for x in s]),
+    "These are milliseconds": clock(result=lambda s: [1000 * x for x in s]),
+    "Return the seconds between": clock(result=lambda s: [3 * x for x in s]),
     "It returns None": clock(result=lambda s: None),
     "It returns {'s'": clock(result=lambda s: {"s": s}),
     "It made 1 calls": lambda step, *rest: step() or [0.1],
@@ -160,6 +161,11 @@ def fitted(change: Any) -> Any:
     return lambda size, seconds: change(*nb08.fit(size, seconds))
 
 
+def one_sided(columns: Any, seconds: Any) -> Any:
+    alpha, per_byte = np.linalg.lstsq(columns, seconds)[0]
+    return alpha, 1 / per_byte
+
+
 FITS = {
     "✓": nb08.fit,
     "✓ ": weighted,
@@ -170,6 +176,8 @@ FITS = {
     "dominate the squares": lambda x, y: (np.polyfit(x, y, 1)[1], 1 / np.polyfit(x, y, 1)[0]),
     "not 2 values": fitted(lambda a, b: a),
     "it returns": fitted(lambda a, b: (3 * a, b)),
+    "These are µs and GB/s": fitted(lambda a, b: (1e6 * a, b / 1e9)),
+    "Only the left side": lambda x, y: one_sided(np.stack([1 / y, x / y], axis=1), y),
 }
 
 
@@ -195,4 +203,25 @@ def test_right_causes_pass(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("mistake", nb08.CAUSE_MISTAKES, ids=lambda mistake: mistake[1])
 def test_wrong_causes_get_their_diagnosis(mistake: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert nb08.check_causes(mistake[0]) is nb08.causes
+    assert mistake[1] in capsys.readouterr().out
+
+
+# --- the decision ---------------------------------------------------------------------------------
+
+
+def test_right_decisions_pass(capsys: pytest.CaptureFixture[str]) -> None:
+    def own(speeds: Any, threshold: float) -> str:
+        if min(speeds) >= threshold:
+            return "buy"
+        return "do not buy" if max(speeds) < threshold else "measure first"
+
+    assert nb08.check_decide(own) is own
+    assert capsys.readouterr().out.startswith("✓")
+
+
+@pytest.mark.parametrize("mistake", nb08.DECIDE_MISTAKES, ids=lambda mistake: mistake[1])
+def test_wrong_decisions_get_their_diagnosis(
+    mistake: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert nb08.check_decide(mistake[0]) is nb08.decide
     assert mistake[1] in capsys.readouterr().out
