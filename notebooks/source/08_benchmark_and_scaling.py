@@ -467,7 +467,8 @@ for ax, (name, count) in zip(axes, (("weak", big), ("strong", big // ranks)), st
     scaled[name] = workshop.ratio(speeds["exchange"])
     ax.set_title(f"{name.title()}, {count} images each: × {scaled[name].median:.2f}")
     print(f"{name} scaling, {ranks} ranks over one: {scaled[name]}")
-    print(f"  alone, {ranks} × {count} images: {workshop.ratio(speeds['alone'])}")
+    if name == "strong":
+        print(f"  {ranks} × alone, without losses: {workshop.ratio(speeds['alone'])}")
     longer = (times["exchange"] - times["barrier"]) / sending
     print(f"  exchange over α-β: {workshop.ratio(longer)}")
     added = np.transpose([causes(*turn) for turn in zip(*times.values(), strict=True)])

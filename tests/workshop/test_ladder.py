@@ -115,6 +115,19 @@ def test_finished_scripts_have_no_known_mistake(script: Path) -> None:
     assert f"lr = args.lr * {ranks_of}args.batch_size / 256" in text
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch.set_num_threads(1)",
+        "model.register_comm_hook(None, default_hooks.fp16_compress_hook)",
+    ],
+)
+def test_any_setting_of_rung_5_counts(line: str, tmp_path: Path) -> None:
+    own = tmp_path / "train.py"
+    own.write_text((LADDER / "4_amp_ddp.py").read_text() + line)
+    assert ladder._used(own) == ladder._used(LADDER / "5_tuned_ddp.py")
+
+
 @pytest.mark.acceptance
 @pytest.mark.needs("torch", "dali")
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -160,7 +173,7 @@ def test_own_script_is_used_for_the_rung_that_it_is_written_for(
     assert ladder.script("2") == LADDER / "2_horovod.py"  # not edited yet
     assert "does not use Horovod or DDP yet" in capsys.readouterr().out
     ladder.script("4_amp")
-    assert "does not use DALI and autocast and Horovod or DDP yet" in capsys.readouterr().out
+    assert "does not use DALI, autocast, Horovod or DDP yet" in capsys.readouterr().out
     assert ladder.script("2_ddp") == LADDER / "2_ddp.py"
     for library, rung in itertools.product(ladder.LIBRARIES, list(ladder.RUNGS)[1:]):
         text = (LADDER / f"{rung}_{library}.py").read_text() + "# import horovod\nprint('mine')\n"
