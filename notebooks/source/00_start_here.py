@@ -73,7 +73,7 @@ guess = None  # your number, in percent
 #   --data-root "$DATA" --seed $SEED --model-prefix first --report "run-$(date +%s).json" 2>&1
 
 # %% [markdown]
-# Lines that begin with `--` list the main settings, with reasons. `top-1` is the percentage of images whose highest-scoring class is right; for training images, it is an average over the epoch, on random crops; that is why it is lower. The learning rate drops to a tenth after 1/3, 2/3 and 8/9 of the run, so late epochs change little.
+# Lines that begin with `--` list the main settings, with reasons. `top-1` is the percentage of images whose highest-scoring class is right; for training images, it is an average over the epoch, on random crops, and so lower. The learning rate drops to a tenth after 1/3, 2/3 and 8/9 of the run, so late epochs change little.
 #
 # The next cell classifies all validation images; `first $EPOCHS` names the weights that training saved. **Predict** the most frequent mistake.
 
@@ -128,7 +128,7 @@ for run in runs:
 # %% [markdown]
 # Without workers, decoding and computing take turns, so all decoding is waiting. With them, steps wait only if decoding is slower, and at the start of each epoch, when no batch is ready yet. On a GPU, waiting is the most that a faster input can save. If your run got longer by less than its waiting, the workers had slowed the network: on a CPU, both need the cores.
 #
-# **Your turn:** change the batch instead. **Predict:** with 8 images per step, how many steps per epoch? Does the run take longer? Is the network more accurate? In the last training cell, replace `-b 32` by `-b 8`, delete `--data-nthreads 0`, and run it and the next. Seeds alone differ by up to 4 points (10 seeds, 9 epochs): confirm a difference with another seed.
+# **Your turn:** change the batch instead. **Predict:** with 8 images per step, how many steps per epoch? Does the run take longer? Is the network more accurate? In the last training cell, replace `-b 32` by `-b 8`, delete `--data-nthreads 0`, and run it and the next. Between seeds alone, top-1 differs by up to 4 points (10 seeds, 9 epochs): confirm a difference with another seed.
 #
 # <details><summary>Why?</summary>An epoch has 300 steps. Four times as many steps at a quarter of the learning rate are meant to end alike (*linear scaling*). But each step has a fixed cost, so the run takes longer. Notebook 02 explains both.</details>
 #
