@@ -177,7 +177,7 @@ def _draw_gpus(axes: Axes, gpus: Mapping[str, float]) -> str:
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.grid(visible=False, axis="y")
     gain = [*gpus.values()][-1] / gpus["H100, 02: one device"]
-    axes.set_title(f"The course's script on one H100: {gain:.1f} × as fast from notebook 02 to 08")
+    axes.set_title(f"One H100: the script is {gain:.1f} × as fast after notebook 08 as after 02")
     source = "V100: published, batch 96 or 208; H100: recorded, batch 128, 12 workers, JPEG files"
     axes.set_xlabel(f"images/s at 224 px\n{source}")
     return f"{'; '.join(f'{name} {rate:,.0f} images/s' for name, rate in gpus.items())}."

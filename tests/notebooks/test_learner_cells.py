@@ -193,25 +193,28 @@ def test_limit_in_02(answer: str, said: str, tmp_path: Path, capsys) -> None:
     [
         ("", "○ `training_hours` is not written yet"),
         ("return epochs * images / (60 * 60 * rate)", "✓ `training_hours` is right"),
-        ("return images * epochs / rate", "These are seconds"),
-        ("return images / rate / 3600", "The epochs are missing"),
-        ("return images * epochs * rate / 3600", "A faster device would take longer"),
-        ("return 1281167 * 90 / 400.2 / 3600", "training_hours(2400, 5, 500) gives"),
+        ("return 1281167 * 90 / 400.2 / 3600", "training_hours(50000, 10, 300) gives"),
+        (["...", "return kilobytes / 1e3 * rate"], "✓ `megabytes_per_second` is right"),
+        (["...", "return rate * kilobytes / 1024"], "gives 19.53125. It should be 20."),
+        (["...", "return rate * kilobytes // 1000"], "gives 0. It should be 0.805."),
+        (["...", "return kilobytes / rate / 1000"], "megabytes_per_second(250, 80) gives"),
     ],
 )
-def test_hours_in_00(answer: str, said: str, tmp_path: Path, capsys) -> None:
-    run = {"metrics": {"train.total_ips": [400.0, 600.0]}, "env": {"seconds": {"step": 10}}}
+def test_formulas_in_00(answer: Any, said: str, tmp_path: Path, capsys) -> None:
+    env = {"model_flops": {"per_image": 2.4535e8}, "axes": {"image_shape": {"value": 64}}}
+    run = {"metrics": {"train.total_ips": [400.0, 600.0]}, "env": env}
     results = expected.load(ROOT / "notebooks" / "expected")
-    names = {"session": SimpleNamespace(results=results), "runs": [run], "count": 2400,
-             "workshop": workshop, "nb00": nb00}  # fmt: skip
-    execute("00", "def training_hours", answer, names, tmp_path)
+    names = {"session": SimpleNamespace(results=results), "runs": [run], "train": range(2400),
+             "network": "tiny", "total": 10.4, "workshop": workshop, "nb00": nb00}  # fmt: skip
+    execute("00", "def training_hours", answer, names, tmp_path, cells=3)
     printed = capsys.readouterr().out
     assert said in printed  # and the finished one is used if it is wrong:
     rows = [" ".join(line.split()) for line in printed.splitlines()]
-    assert "V100, FP32 400.2 80.0 46.2 9.82 15.7 63%" in rows
-    assert "V100, FP16 1,443 22.2 166.5 35.4 125 28%" in rows
-    assert "H100, FP16 4,833 6.63 557.9 118.6 681 17%" in rows
-    assert "your last run: 480 images/s take 10 s; measured, with first steps: 10 s" in printed
+    assert "V100, FP32, batch 96 400.2 80.0 46.2 9.82 15.7 63%" in rows
+    assert "V100, FP16, batch 208 1,443 22.2 166.5 35.4 125 28%" in rows
+    assert "H100, FP16, batch 256 4,833 6.63 557.9 118.6 681 17%" in rows
+    assert "480 images/s, 0.12 TFLOP/s (tiny, 64 px: 1/100 of the work per image)" in printed
+    assert "it takes 10 s; with each epoch's first step, 10 s" in printed
 
 
 RULE = (

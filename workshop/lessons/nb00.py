@@ -1,4 +1,4 @@
-"""Notebook 00: the diagram of a training step, and the hours of a training run."""
+"""Notebook 00: the diagram of a training step, and what a training run costs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from workshop import output
 from workshop.checks.compare import Mistake
 from workshop.lessons.choice import Function, choose_by_cases
 
-RUNS = ((1_281_167, 90, 400.2), (2400, 5, 500.0))  # images, epochs, images/s
+RUNS = ((50_000, 10, 300.0), (1000, 3, 7.0), (2400, 5, 500.0))  # images, epochs, images/s
+READS = ((250.0, 80.0), (4000.0, 30.0), (7.0, 115.0))  # images/s, KB
 STEP = Path(output.__file__).parent / "templates" / "step.svg"
 
 
@@ -30,9 +31,21 @@ HOURS_MISTAKES: tuple[Mistake, ...] = (
      "The epochs are missing.", "Each epoch uses all images once."),
     (lambda images, epochs, rate: images * epochs * rate / 3600,
      "A faster device would take longer.", "Divide by `rate`."),
+    (lambda images, epochs, rate: images * epochs / rate // 3600,
+     "The result is rounded down.", "Use / instead of //."),
 )  # fmt: skip
+
+
+def megabytes_per_second(rate: float, kilobytes: float) -> float:
+    """Return the MB/s of `rate` images per second of `kilobytes` KB each; 1 MB is 1,000 KB."""
+    return rate * kilobytes / 1000
 
 
 def check_hours(yours: Function) -> Function:
     """Return a learner's `training_hours` if it is right, else the finished one."""
     return choose_by_cases("training_hours", yours, training_hours, RUNS, HOURS_MISTAKES, show=True)
+
+
+def check_reading(yours: Function) -> Function:
+    """Return a learner's `megabytes_per_second` if it is right, else the finished one."""
+    return choose_by_cases("megabytes_per_second", yours, megabytes_per_second, READS, show=True)
