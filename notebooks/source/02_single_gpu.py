@@ -25,13 +25,13 @@ os.chdir(session.folder)  # everything below is written here
 #
 # ## Write the data set
 #
-# A `Dataset` answers two questions: how many images are there, and what is image number `i`? **Your turn:** write `__getitem__`, which answers the second. It crops a random square, so the network rarely sees the same crop twice:
+# A `Dataset` answers two questions: how many images are there, and what is image number `i`? **Your turn:** write `__getitem__`, which answers the second. It crops a random square, so the network rarely sees one twice:
 #
 # 1. Open `self.files[i]` with `Image.open`, and convert it to RGB.
 # 2. Choose a square with `random.uniform`: a side of 0.7 to 1.0 times the image's shorter side, anywhere in the image.
 # 3. Crop and scale in one go: `image.resize((self.size, self.size), Image.Resampling.BILINEAR, (left, top, right, bottom))`.
 # 4. Make a tensor with the channels first, and scale the bytes from [0, 255] to [-1, 1].
-# 5. Return it together with the label: the position of the folder's name in `self.classes`.
+# 5. Return it with the label: the position of the folder's name in `self.classes`.
 
 # %%
 import copy
@@ -101,13 +101,13 @@ print(inspect.getsource(type(model.layer1[0])))
 # %% [markdown]
 # ## The recipe
 #
-# Besides data and network, the **recipe** decides the accuracy. Here is a complete published recipe ([docs/recipes.md](../docs/recipes.md) has others; rows without a flag are fixed in the program):
+# Besides data and network, the **recipe** decides the accuracy. A complete published one ([docs/recipes.md](../docs/recipes.md) has others; rows without a flag are fixed in the program):
 
 # %% language="bash" magic_args="-e"
 # rn50 run --preset RN50_FP16_8GPU --print recipe
 
 # %% [markdown]
-# The next cells use three of its numbers: momentum, weight decay and the **learning rate**. The rate is 0.1 for 256 images per step, and scales with the **global batch**: the images per step on all GPUs together. With twice the batch, an epoch has half as many steps, so each step goes twice as far (**linear scaling**). Early in training, such steps are too large, so a **warm-up** raises the rate from zero over five epochs; later, it drops tenfold three times. (You write this in `ex02.schedule`; `train.py` leaves it out.)
+# The next cells use its momentum, weight decay and **learning rate**. The rate is 0.1 for 256 images per step, and scales with the **global batch**: the images per step on all GPUs. With twice the batch, an epoch has half as many steps, so each step goes twice as far (**linear scaling**). Early in training, such steps are too large, so a **warm-up** raises the rate from zero over five epochs; later, it drops tenfold three times. (See `ex02.schedule`; `train.py` leaves it out.)
 #
 # ## Write the step
 #
@@ -165,7 +165,7 @@ with torch.no_grad():
 print(f"with model.eval(), new averages: {top1(small.eval()):.1f}% correct")
 
 # %% [markdown]
-# A sorted batch holds one class, so normalisation removes much of what distinguishes it. Shuffling can even beat `eval()` while the averages lag behind the weights; the last line lets them catch up. Only `eval()` gives an image the same answer whatever else is in its batch. (Of 600 images, 4 points can be chance.)
+# A sorted batch holds one class, so normalisation removes much of what distinguishes it. Shuffling can even beat `eval()` while the averages lag behind the weights; the last line lets them catch up. Only `eval()` gives an image the same answer whatever else is in its batch. (With 600 images, 4 points can be chance.)
 #
 # ## The whole script
 #
@@ -216,7 +216,7 @@ workshop.ladder.figure("1_single")
 #
 # ### Which operations?
 #
-# A **profiler** records every operation. Above, `trace=` ran `torch.profiler` for three untimed steps of the script: compare shares, not milliseconds. [Perfetto](https://ui.perfetto.dev) opens the file, too: `trace.json.gz`, in this notebook's folder in `runs/`.
+# A **profiler** records every operation. Above, `trace=` ran one for three untimed steps: compare shares, not milliseconds. [Perfetto](https://ui.perfetto.dev) opens the file, too: `trace.json.gz`, in this notebook's folder in `runs/`.
 #
 # The kinds: convolution, normalisation (batch norm), pointwise (ReLU and additions), optimizer (with `zero_grad`), copy, waiting (on a CPU for a batch, on a GPU without a kernel running), and other (pooling, the last layer, the loss, Python). **Predict:** what share is convolution, and which kind is second?
 
@@ -247,7 +247,7 @@ for whose, part, whole in (
     print(f"without it, a step is at most {at_most(part, whole):.2f} × as fast")
 
 # %% [markdown]
-# (The largest convolution kernels take 25% of the H100's step, all of them 32%.) 04 and 05 reduce waiting; in 06, your step uses 16 bits. First: do more workers help?
+# (The largest convolution kernels take 25% of the H100's step, all of them 32%.) 04 and 05 reduce waiting; in 06, your step uses 16 bits. Do more workers help?
 #
 # ## Can you feed the device faster?
 #
@@ -279,8 +279,8 @@ def step_ms(workers, pin=False, layout=torch.contiguous_format):
     lead = 2 * max(workers, 2) + 1  # untimed: warm-up, and ready batches
     steps = -(-session.feed_steps // max(workers, 1)) * max(workers, 1)  # whole rounds of workers
     count = (lead + steps + 2 * workers) * session.rung_batch  # no worker is idle at the end
-    order = torch.utils.data.RandomSampler(full, replacement=True, num_samples=count)
-    loader = DataLoader(full, session.rung_batch, sampler=order, num_workers=workers, pin_memory=pin)
+    draw = torch.utils.data.RandomSampler(full, replacement=True, num_samples=count)
+    loader = DataLoader(full, session.rung_batch, sampler=draw, num_workers=workers, pin_memory=pin)
     batches, times = iter(loader), []
     for _ in range(lead + steps):
         begin = now()
@@ -298,7 +298,7 @@ for _ in range(session.feed_turns):
         turns[name].append(step_ms(**row))
 for name, ms in turns.items():
     whole, waited = np.median(ms, axis=0)
-    print(f"{name}: {waited:.1f} ms waiting + {whole - waited:.1f} ms copying and computing per step")
+    print(f"{name}: {waited:.1f} ms waiting + {whole - waited:.1f} ms copying and computing a step")
 for above, name in itertools.pairwise(turns):
     print(f"speed, {name} ÷ {above}:", workshop.ratio(np.divide(turns[above], turns[name])[:, 0]))
 
@@ -309,9 +309,9 @@ for above, name in itertools.pairwise(turns):
 #
 # ## Does a larger batch help?
 #
-# **Predict:** by what factor does the largest batch beat rung 1's in images/s?
+# **Predict:** how many times rung 1's images/s does the largest batch reach?
 #
-# A gain suggests a cost that each step has, whatever its batch. If so, a step takes *fixed + batch × time per image*: images/s rise, then flatten.
+# A gain suggests that each step has a fixed cost. If so, a step takes *fixed + batch × time per image*: images/s rise, then flatten.
 
 
 # %%
@@ -398,7 +398,7 @@ if device.type == "cuda":
     print(f"16 images: predicted {predicted / 1e9:.2f} GB, peak {peak / predicted:.2f} × as much")
 
 # %% [markdown]
-# By this count, both published batches need about half of a V100's memory, so it does not explain them. It leaves out the gradients of activations and cuDNN's workspace. On a GPU, compare the *peak*: memory was the limit only if it is nearly twice what is predicted.
+# By this count, both published batches need about half of a V100's memory, so it does not explain them. It leaves out the gradients of activations and cuDNN's workspace. On a GPU, see the *peak*: memory was the limit only if it is nearly twice as much.
 #
 # ## What does a long run need?
 #
@@ -433,7 +433,7 @@ resumed = train_on(four[2:], {part: half[part] for part in CHECKPOINT})
 print(f"resumed with {CHECKPOINT} of {[*half]}: off by up to {difference(whole, resumed):.2g}")
 
 # %% [markdown]
-# With the model alone (weights and batch norm's averages), the run continues differently: the optimizer's momentum is missing. On a GPU, even repeated steps may differ slightly, because sums may run in a different order. A real run must also restore its place in the epoch, the order of the images and the metrics. `rn50 run` saves all of this after every epoch and on SIGTERM; on a CPU, `--resume` then ends with the *same bits* as an uninterrupted run.
+# With the model alone (weights and batch norm's averages), the run continues differently: the optimizer's momentum is missing. On a GPU, even repeated steps may differ slightly, because sums may run in a different order. A real run must also restore its place in the epoch, the order of the images and the metrics. `rn50 run` saves all of this after every epoch and on SIGTERM; on a CPU, `--resume` ends with the *same bits* as an uninterrupted run.
 #
 # ## Key takeaways
 #
