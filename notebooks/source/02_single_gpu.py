@@ -218,7 +218,7 @@ workshop.ladder.figure("1_single")
 #
 # A **profiler** records every operation. Above, `trace=` ran one for three untimed steps: compare shares, not milliseconds. [Perfetto](https://ui.perfetto.dev) opens the file, too: `trace.json.gz`, in this notebook's folder in `runs/`.
 #
-# The kinds: convolution, normalisation (batch norm), pointwise (ReLU and additions), optimizer (with `zero_grad`), copy, waiting (on a CPU for a batch, on a GPU without a kernel running), and other (pooling, the last layer, the loss, Python). **Predict:** what share is convolution, and which kind is second?
+# The kinds: convolution, normalisation (batch norm), pointwise (ReLU and additions), optimizer (with `zero_grad`), copy, waiting (on a CPU for a batch, on a GPU while no kernel runs), and other (pooling, the last layer, the loss, Python). **Predict:** what share is convolution, and which kind is second?
 
 # %%
 share, second = "?", "?"  # your numbers: percent, and a kind
