@@ -101,7 +101,7 @@ print(inspect.getsource(type(model.layer1[0])))
 # %% [markdown]
 # ## The recipe
 #
-# Besides data and network, the **recipe** decides the accuracy. A complete published one ([docs/recipes.md](../docs/recipes.md) has others; rows without a flag are fixed in the program):
+# Besides data and network, the **recipe** decides the accuracy. A published one ([docs/recipes.md](../docs/recipes.md) has others; rows without a flag are fixed in the program):
 
 # %% language="bash" magic_args="-e"
 # rn50 run --preset RN50_FP16_8GPU --print recipe
@@ -218,7 +218,7 @@ workshop.ladder.figure("1_single")
 #
 # A **profiler** records every operation. Above, `trace=` ran one for three untimed steps: compare shares, not milliseconds. [Perfetto](https://ui.perfetto.dev) opens the file, too: `trace.json.gz`, in this notebook's folder in `runs/`.
 #
-# The kinds: convolution, normalisation (batch norm), pointwise (ReLU and additions), optimizer (with `zero_grad`), copy, waiting (on a CPU for a batch, on a GPU while no kernel runs), and other (pooling, the last layer, the loss, Python). **Predict:** what share is convolution, and which kind is second?
+# Kinds: convolution, normalisation (batch norm), pointwise (ReLU and additions), optimizer (with `zero_grad`), copy, waiting (on a CPU for a batch, on a GPU while no kernel runs), and other (pooling, the last layer, the loss, Python). **Predict:** what share is convolution, and which kind is second?
 
 # %%
 share, second = "?", "?"  # your numbers: percent, and a kind
@@ -309,7 +309,7 @@ for above, name in itertools.pairwise(turns):
 #
 # ## Does a larger batch help?
 #
-# **Predict:** how many times rung 1's images/s does the largest batch reach?
+# **Predict:** by what factor does the largest batch beat rung 1's in images/s?
 #
 # A gain suggests that each step has a fixed cost. If so, a step takes *fixed + batch × time per image*: images/s rise, then flatten.
 
@@ -348,7 +348,7 @@ ax.plot(counts, speeds, "o", mfc="white", mec="black")
 ax.plot(counts, 1000 * counts / fit, color="0.5")
 ax.set_xscale("log", base=2)
 ax.set_xticks(counts, counts)
-ax.set(xlabel="batch; a dot per turn, and the fit", ylabel="images/s", ylim=0)
+ax.set(xlabel="batch (log scale); dots: turns, line: fit", ylabel="images/s", ylim=0)
 gain = workshop.ratio(speeds[-1] / speeds[same])
 ax.set_title(f"Batch {counts[-1]} over rung 1's {session.rung_batch}: × {gain}")
 found = ", ".join(f"batch {n}: {1000 * n / time:.0f}" for n, time in zip(counts, ms, strict=True))
