@@ -129,10 +129,7 @@ def script(rung: str) -> Path:
     wanted = finished(rung)
     if has_gaps(own):
         print(f"{own} still has lines `{GAP}`: using the finished {wanted.name} instead")
-        print(
-            "Fill them with your parts from notebook 02."
-            " The finished ones are in exercises/ladder/1_single.py."
-        )
+        print("(Your parts of 02 belong there; exercises/ladder/1_single.py has finished ones.)")
         return wanted
     yours, needed = _used(own), _used(wanted)
     if yours == needed:

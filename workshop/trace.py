@@ -295,7 +295,7 @@ def draw(
         which = f"in the {of} with the median exposed time"
     if len(lanes) < 2 and not found.gpu:  # the table says it all
         return None
-    texts = []
+    texts, nothing = [], 1e-4 * length  # a residue of rounding is less
     with plot.style():
         fig, axes = plt.subplots(figsize=(9, 1.5 + 0.6 * len(lanes)))
         for row, lane in enumerate(lanes):
@@ -310,7 +310,7 @@ def draw(
                 label = f"{name} {short(e - b)}" if len(name) + 8 < room else name
                 if len(label) < room:
                     axes.text((b + e) / 2 - begin, row - 0.32, label, ha="center", va="center")
-            top = [f"{kind} {short(time)}" for kind, time in (+spent).most_common(4)]
+            top = [f"{kind} {short(time)}" for kind, time in spent.most_common(4) if time > nothing]
             texts.append(f"{lane.name}: {', '.join(top)}")
         band = {"fc": KINDS["exchange"], "alpha": 0.2, "zorder": 0, "label": "exposed"}
         wide = [span for span in exposed if total([span]) > 0.005 * (end - begin)]

@@ -165,6 +165,14 @@ def test_one_thread_is_shown_as_parts_of_the_step(drawn: Any) -> None:
     assert axes.get_xlabel() == "ms, mean of 2 steps"
 
 
+def test_a_residue_of_rounding_is_not_read_aloud(drawn: Any) -> None:
+    spans = [("user_annotation", "ProfilerStep#5", 0, 100), ("user_annotation", "input", 0, 30),
+             ("user_annotation", "forward", 30, 100), ("cpu_op", "aten::to", 0, 30 / 97),
+             ("cpu_op", "aten::relu", 30 / 97, 30)]  # fmt: skip
+    _, alt, _ = drawn([(HOST, *span) for span in spans])
+    assert "input 30.0 ms: pointwise 29.7 ms, copy 0.309 ms; forward" in alt
+
+
 def test_parts_count_only_inside_the_steps(drawn: Any) -> None:
     host = [event for event in STEP if event[0] == HOST]
     axes, _, _ = drawn(host, [*host, (HOST, "user_annotation", "input", 100, 136)])

@@ -29,9 +29,11 @@ WIDTH, HEIGHT, SIZE, BLUE = 240, 160, 32, 200  # of the known images, and of the
 CROPS = 40  # so many that sides of right ones are close to 0.7 and to 1.0, too
 FILES = ("left/a", "left/b", "right/a", "stop/a", "stop/b")  # of known images
 GREY, SQUARE = 3, 4  # some photos are grey, and some have no room to the right
+STRIPE = 16  # pixels
 STEP_LR = 0.1
 PARTS = re.compile(r"record_function\('(forward|backward|update)'")  # blocks of train.py
 MODES = re.compile(r"\.(zero_grad|eval|train)\(")  # calls that may be outside of those blocks
+CALLS = (".backward(", "optimizer.step(")  # that belong in those blocks
 PLACE = "Draw left up to the width minus the side, and top up to the height minus the side."
 INDENT = "Indent `def __getitem__` by 4 spaces, its lines by 8, and those of your step by 16."
 
@@ -96,7 +98,7 @@ def judge_photos(photos: Any) -> str:
             file = Path(folder, f"{name}.jpg")
             file.parent.mkdir(exist_ok=True)
             width = HEIGHT if i == SQUARE else WIDTH
-            image = Image.fromarray(ramps(width, HEIGHT, BLUE))
+            image = Image.fromarray(ramps(width, HEIGHT, BLUE)) if i else striped()
             image.convert("L" if i == GREY else "RGB").save(file, quality=100, subsampling=0)
         made = photos(Path(folder), SIZE)
         items = [made[2], *(made[0] for _ in range(CROPS))]
@@ -135,14 +137,25 @@ def judge_photos(photos: Any) -> str:
     levels = (torch.stack(pixels[2:]).numpy() + 1) * 127.5
     found = boxes(levels)
     check_boxes(found)
-    image = Image.fromarray(ramps(WIDTH, HEIGHT, BLUE))
-    for crop, (left, top, width, height) in zip(levels, found, strict=True):
+    image, wanted = striped(), []
+    for left, top, width, height in found:
         box = (max(0, left), max(0, top), min(WIDTH, left + width), min(HEIGHT, top + height))
-        wanted = np.asarray(image.resize((SIZE, SIZE), Image.Resampling.BILINEAR, box))
-        off = np.abs(crop.transpose(1, 2, 0) - wanted).max()
-        refuse((off > 2.5, f"A pixel differs from Pillow's by {off:.0f} of 255.",
-                "Resize the box with Image.Resampling.BILINEAR."))  # fmt: skip
+        wanted.append(np.asarray(image.resize((SIZE, SIZE), Image.Resampling.BILINEAR, box)))
+    off = np.abs(levels - np.transpose(wanted, (0, 3, 1, 2)))
+    refuse(
+        (off[:, :2].max() > 2.5, f"A pixel differs from Pillow's by {off[:, :2].max():.0f} of 255.",
+         "Resize the box with Image.Resampling.BILINEAR."),
+        (np.median(off[:, 2].mean((1, 2))) > 1.5, "This is a different filter.",
+         "Resize with Image.Resampling.BILINEAR; without it, Pillow takes BICUBIC."),
+    )  # fmt: skip
     return f"{len(items)} crops of known images: pixels as Pillow's, squares, labels right."
+
+
+def striped() -> Image.Image:
+    """Return ramps with blue stripes, which each of Pillow's filters blurs differently."""
+    image = ramps(WIDTH, HEIGHT)
+    image[..., 2] = 127 + 60 * np.sin(2 * np.pi * image[..., 0] / STRIPE)
+    return Image.fromarray(image)
 
 
 def check_values(pixels: torch.Tensor) -> None:
@@ -160,18 +173,26 @@ def check_values(pixels: torch.Tensor) -> None:
 
 def check_boxes(found: np.ndarray) -> None:
     """Raise Wrong unless crops are random squares with 0.7 to 1 times the shorter side."""
-    sides = found[:, 2:] / min(WIDTH, HEIGHT)
+    sides = found[:, 2:] / HEIGHT
     low, high = sides.min(), sides.max()
-    moved = np.ptp(found[:, :2] + found[:, 2:] / 2, axis=0)  # the centres
     refuse(
+        (low < 0, "Some crops are mirrored.", "The task has no mirroring: leave it out."),
         (np.abs(sides[:, 0] - sides[:, 1]).max() > 0.1,
          "The crops are not squares, so the images are distorted.",
          "Use the same side for width and height: (left, top, left + side, top + side)."),
         (not (0.66 < low < 0.8 and 0.9 < high < 1.04),
          f"The sides are {low:.2f} to {high:.2f} of the shorter side.",
          "Draw the side: random.uniform(0.7, 1.0) times min(image.size)."),
-        (moved.min() < 1 or np.abs(found[:, 0] - found[:, 1]).max() < 2,
-         "The crops do not move freely in both directions.", PLACE),
+    )  # fmt: skip
+    found = found[sides[:, 1] < 0.97]  # the others have no room up and down
+    across, down = (found[:, :2] / ((WIDTH, HEIGHT) - found[:, 2:])).T  # 0 to 1 of the room
+    reached = [(min(place), max(place)) for place in (across, down)]
+    refuse(
+        (any(least > 0.25 or most < 0.75 for least, most in reached),
+         "The crops do not reach every part of the image.", PLACE),
+        (min(np.ptp(across - down), np.ptp(across + down)) < 0.5,
+         "The crops do not move freely in both directions.",
+         f"{PLACE} Draw two random numbers."),
     )  # fmt: skip
 
 
@@ -191,6 +212,9 @@ STEP_MISTAKES: tuple[Mistake, ...] = (
     (lambda model, optimizer, images, labels: F.cross_entropy(model(images), labels),
      "The loss is right, but the weights never change.",
      "Call loss.backward() and then optimizer.step(), with no zero_grad() between the two."),
+    (lambda model, optimizer, images, labels: [step(model, optimizer, images, labels),
+                                               F.cross_entropy(model(images), labels)][1],
+     "This is the loss after the update.", "Return the one that you called backward() of."),
     (lambda model, *rest: step(nn.Sequential(model, nn.Softmax(1)), *rest),
      "The softmax is applied twice.", "F.cross_entropy expects the network's outputs as they are."),
 )  # fmt: skip
@@ -324,12 +348,15 @@ def step_of(tree: ast.Module, names: dict[str, Any], script: Path) -> Callable[.
     loop = max(loops, key=lambda it: it.lineno, default=tree)
     modes = [node for node in ast.walk(loop) if isinstance(node, ast.Expr) and node not in inside
              and MODES.search(ast.unparse(node))]  # fmt: skip
-    backward = re.search(r"(\w*)\.backward\(", "\n".join(map(ast.unparse, lines)))
+    own, all_lines = "\n".join(map(ast.unparse, lines)), ast.unparse(tree)
+    backward = re.search(r"(\w*)\.backward\(", own)
+    outside = [call for call in CALLS if call in all_lines and call not in own]
     refuse(
         (not lines, "The blocks forward, backward and update are missing.",
          "Keep `with record_function(...)`, and put your lines inside."),
         (any(isinstance(node, ast.Return) for node in inside),
          "A `return` ends `main` after one step.", "Leave it out: `main` reads `loss`."),
+        (outside, f"`{''.join(outside[:1])})` is outside of `with record_function(...)`.", INDENT),
         (not backward, "Nothing computes gradients.", "Call backward() of your loss."),
     )  # fmt: skip
     loss = (backward and backward[1]) or "loss"

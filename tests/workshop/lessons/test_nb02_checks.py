@@ -77,9 +77,17 @@ PLACES = "left, top = (random.uniform(0, length - side) for length in image.size
 SIDE = "random.uniform(0.7, 1.0) * min(image.size)"
 WRONG_PHOTOS = {
     "A grey image ends with": edited(nb02.photo, '.convert("RGB")', ""),
-    "do not move freely": edited(
-        nb02.photo, PLACES, "left = top = random.uniform(0, min(image.size) - side)"
+    "every part of the image. Draw left up to": edited(
+        nb02.photo, PLACES, "left, top = (random.uniform(0, min(image.size) - side) for _ in '12')"
     ),
+    "not reach every part": edited(
+        nb02.photo, "box = (left", "left, top = left / 2, top / 2; box = (left"
+    ),
+    "do not move freely": edited(
+        nb02.photo, PLACES, "u = random.random(); left, top = (u * (n - side) for n in image.size)"
+    ),
+    "mirrored": item(lambda a: tensor(a).permute(2, 0, 1).flip(2) / 127.5 - 1),
+    "different filter": edited(nb02.photo, "Image.Resampling.BILINEAR, box", "box=box"),
     "square image ends with": edited(
         nb02.photo,
         PLACES,
@@ -165,7 +173,7 @@ WRONG_STEPS = [
     ),
     (edited(nb02.step, "labels)\n", "labels, reduction='sum')\n"), "first loss is wrong already"),
     (edited(nb02.step, "cross_entropy", "nll_loss"), "first loss is wrong already"),
-    (loss_after_the_step, "first loss is wrong already"),
+    (loss_after_the_step, "the loss after the update"),
     (
         edited(nb02.step, "optimizer.step()", "optimizer.step(); optimizer.step()"),
         "first loss is right, so the update is wrong",
@@ -200,6 +208,11 @@ WRONG_SCRIPTS = {  # what is said: a line of the finished script, and what a lea
     "A `return` ends `main`": ("optimizer.step()\n", "return loss\n"),
     "No line sets `loss`": ("loss = F.cross", "error = F.cross"),
     "Nothing computes gradients": ("loss.backward()", "pass"),
+    "`.backward()` is outside": ("    loss.backward()", "loss.backward()"),
+    "`optimizer.step()` is outside": (
+        "    optimizer.step()",
+        "    pass\n            optimizer.step()",
+    ),
     "the weights never change": ("                optimizer.step()", "                pass"),
     "(line 42) ended with NameError": ("Image.open(self", "open_image(self"),
     "and update are missing": ('with record_function("', 'with named("'),
