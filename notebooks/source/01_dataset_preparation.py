@@ -104,7 +104,7 @@ print(f"A perfect model would score {perfect:.1f}% top-1; you expected {guess}%.
 #
 # Notebook 00 trained from RecordIO, MXNet's format. MXNet was retired in 2023, but DALI [still reads it](https://docs.nvidia.com/deeplearning/dali/user-guide/docs/operations/nvidia.dali.fn.readers.mxnet.html). RecordIO is simple, so you read it byte by byte here; TFRecord, in notebooks 04 and 05, is similar. Today you will more often meet MosaicML's MDS, Parquet, or WebDataset (tar files, below): all put many samples into one file.
 #
-# Packing takes two commands: the first lists the images, the second packs them. With `--pass-through`, the bytes of each JPEG are copied unchanged.
+# The first command lists the images, the second packs them. With `--pass-through`, the bytes of each JPEG are copied unchanged.
 
 # %% language="bash" magic_args="-e"
 # python -m data_prep.im2rec --list --recursive records/val "$DATA/val"
@@ -161,8 +161,7 @@ class Records:
 # %%
 records = Records("records/val")
 Records.__getitem__ = nb01.check_item(records, "records/val.lst", data / "val")
-batches = DataLoader(records, 8, shuffle=True, collate_fn=list)  # list: image sizes differ
-samples = next(iter(batches))
+samples = next(iter(DataLoader(records, 8, shuffle=True, collate_fn=list)))  # sizes differ
 print("a batch:", *(f"{image.size} of class {label}" for image, label in samples), sep="\n")
 
 # %% [markdown]
@@ -276,8 +275,8 @@ for (better, base), expected in factors.items():
 file, record = (1e6 / medians[f"{name} at random, warm"] for name in ("files", "records"))
 more = f"{file - record:.0f}"
 print(f"warm: a file takes {more} µs more than a record, or {more} s for a million files")
-parsing = 1e6 * seconds(lambda shard: tarfile.open(shard).getmembers(), shards) / len(val)
-whole = 1e6 / medians["tar in order, warm"]
+headers = [seconds(lambda file: tarfile.open(file).getmembers(), shards) for _ in range(rounds)]
+whole, parsing = 1e6 / medians["tar in order, warm"], 1e6 * np.median(headers) / len(val)
 print(f"warm: of tar's {whole:.0f} µs per image, Python spends {parsing:.0f} on headers")
 
 # %% [markdown]
@@ -287,7 +286,7 @@ print(f"warm: of tar's {whole:.0f} µs per image, Python spends {parsing:.0f} on
 #
 # Packing creates a second copy, which you must rebuild whenever the data changes. For speed, one comparison decides: can your readers open and read files as fast as training uses images? Here, even "cold" files are cheap to open, as `forget` has just opened them. On shared storage, opening a file takes a round trip over the network. `open_slowly` simulates one of 1 ms, on a server that never gets busy; a real one serves all ranks and all users.
 #
-# **Your turn:** measure how well readers scale. How many feed one H100? Call `open_file(file)` for each file in a `ThreadPoolExecutor` with `readers` threads, and return files per second. **Predict** the rates.
+# **Your turn:** measure how well readers scale. Call `open_file(file)` for each file in a `ThreadPoolExecutor` with `readers` threads, and return files per second. **Predict** the rates.
 
 
 # %%
@@ -422,8 +421,7 @@ for _ in range(session.flips):
         continue
     decoded.append((abs(pixels - exact).mean() if pixels.shape == exact.shape else 255, pixels))
 visible = sum(error > 1 for error, _ in decoded)
-share = len(decoded) / session.flips
-print(f"{share:.0%} of {session.flips} flipped bits raise no error; you expected {guess}%.")
+print(f"{len(decoded) / session.flips:.0%} of {session.flips} flipped bits raise no error; you expected {guess}%.")
 print(f"{visible} change pixels by more than 1 of 255 on average.")
 error, worst = max(decoded, key=lambda pair: pair[0])
 fig, axes = plt.subplots(1, 2, figsize=(7, 3), layout="constrained")
@@ -467,8 +465,8 @@ damaged.flush()
 #
 # - A label is the index of the folder's name in sorted order. Train and val need the same folders.
 # - A record is magic, length, header, JPEG, padding. The index gives the position of each record.
-# - For speed, pack only if readers open and read files more slowly than you train. On a cluster, also pack to spare the metadata server, if many ranks open files, and your file quota.
+# - For speed, pack only if readers open and read files more slowly than you train. On a cluster, also pack to spare the metadata server and your file quota.
 # - Pack with `--pass-through` unless disk space or decoding speed forces you to resize.
 # - Run `verify` before you train, and keep checksums.
 #
-# Notebook 02 reads the folder, which needs no second copy. 04 writes TFRecord shards, which contain checksums, and 05 reads them.
+# Notebook 02 reads the folder, which needs no copy. 04 writes TFRecord shards, which contain checksums, and 05 reads them.

@@ -65,9 +65,9 @@ def execute(
         ("return {name: sorted(folders).index(name) for name in folders}", "✓ `labels` is right"),
         ("return {x: i for x, i in zip(np.unique(folders), np.arange(99))}", "✓ `labels` is right"),
         ("folders.sort(); return {x: i for i, x in enumerate(folders)}", "sorted(x)"),
-        ("return {i: x for i, x in enumerate(sorted(folders))}", "the value for dog is missing"),
+        ("return {i: x for i, x in enumerate(sorted(folders))}", "the value for ant is missing"),
         ("return sorted(folders)", "of type list, not a dictionary"),
-        ("return {x: i for i, x in enumerate(sorted(per_class))}", "for dog is missing"),
+        ("return {x: i for i, x in enumerate(sorted(per_class))}", "for ant is missing"),
         ("return {x: i for i, x in enumerate(sorted(folders, key=len))}", "It should be"),
     ],
 )
