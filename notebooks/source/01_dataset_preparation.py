@@ -263,6 +263,7 @@ for ax, (cache, speeds) in zip(axes, rates.items(), strict=True):
     ax.axvline(needed, color="black", ls="--")
     ax.text(needed, -0.65, " 8 V100s train")
     ax.set(title=cache.title(), xlabel="images read per second, not decoded")
+    ax.locator_params("x", nbins=5)
 medians = {f"{name}, {cache}": np.median(rates[cache][name]) for cache in rates for name in ways}
 slow = sum(max(turns) < needed for speeds in rates.values() for turns in speeds.values())
 fig.suptitle(f"With one thread, {slow} of {len(medians)} ways are always too slow for 8 V100s")
@@ -275,7 +276,11 @@ for (better, base), expected in factors.items():
 file, record = (1e6 / medians[f"{name} at random, warm"] for name in ("files", "records"))
 more = f"{file - record:.0f}"
 print(f"warm: a file takes {more} µs more than a record, or {more} s for a million files")
-headers = [seconds(lambda file: tarfile.open(file).getmembers(), shards) for _ in range(rounds)]
+contents = [shard.read_bytes() for shard in shards]  # no disk: Python's work alone
+headers = [
+    seconds(lambda content: tarfile.open(fileobj=io.BytesIO(content)).getmembers(), contents)
+    for _ in range(rounds)
+]
 whole, parsing = 1e6 / medians["tar in order, warm"], 1e6 * np.median(headers) / len(val)
 print(f"warm: of tar's {whole:.0f} µs per image, Python spends {parsing:.0f} on headers")
 
@@ -325,7 +330,7 @@ for readers, expected in guess.items():
 # %% [markdown]
 # The recorded H100 trained ResNet-50 at 224 px in PyTorch's eager mode, the published GPUs in NVIDIA's tuned MXNet.
 #
-# The readers' waits overlap, so eight are several times as fast as one. If 32 are no faster, look at the cores: at about one, Python's lock (the GIL) is the limit, not storage, and more processes help if cores are free. Packing gains no speed if readers are faster than training.
+# The readers' waits overlap, so eight are several times as fast as one. If 32 are no faster, the limit is not the simulated storage, which has none. If cores are free, it is Python's lock (the GIL): use more processes. Packing gains no speed if readers are faster than training.
 #
 # **Try it** on shared storage: call `reading_rate(Path.read_bytes, files, 8)` with 1,000 files that have not been read recently.
 #
@@ -421,8 +426,8 @@ for _ in range(session.flips):
         continue
     decoded.append((abs(pixels - exact).mean() if pixels.shape == exact.shape else 255, pixels))
 visible = sum(error > 1 for error, _ in decoded)
-print(f"{len(decoded) / session.flips:.0%} of {session.flips} flipped bits raise no error; you expected {guess}%.")
-print(f"{visible} change pixels by more than 1 of 255 on average.")
+print(f"{len(decoded) / session.flips:.0%} of the copies decode; you expected {guess}%.")
+print(f"{visible} of {session.flips} differ by more than 1 of 255 on average.")
 error, worst = max(decoded, key=lambda pair: pair[0])
 fig, axes = plt.subplots(1, 2, figsize=(7, 3), layout="constrained")
 for ax, pixels, title in zip(axes, (exact / 255, worst), ("Original", "Damaged"), strict=True):
@@ -433,7 +438,7 @@ fig.suptitle(f"The worst of {session.flips} flipped bits: a mean error of {error
 workshop.figure(fig, alt="An image, and its copy, damaged by a flipped bit")
 
 # %% [markdown]
-# CMYK, grey and PNG files decode, but not always to three channels: convert all to RGB. The cut file fails only when its pixels are read, not in `Image.open`. Most flipped bits are missed. Many hardly change the image; others discolour everything after them, as JPEG stores each block's mean as the difference from the previous block's. RecordIO has no checksums, so this project's `im2rec` also writes `PREFIX.crc`, with a checksum per record; MXNet and DALI ignore it.
+# CMYK, grey and PNG files decode, but not always to three channels: convert all to RGB. The cut file fails only when its pixels are read, not in `Image.open`. Decoders miss most flipped bits. Many hardly change the image; others discolour everything after them, as JPEG stores each block's mean as the difference from the previous block's. RecordIO has no checksums, so this project's `im2rec` also writes `PREFIX.crc`, with a checksum per record; MXNet and DALI ignore it.
 #
 # The next two cells flip one bit in a copy of the records, run `verify` on it, then pack the odd files. **Predict:** which odd files does packing refuse, and which does `verify` report?
 
@@ -457,7 +462,7 @@ damaged.flush()
 # echo "exit status $status"
 
 # %% [markdown]
-# Without `val.crc`, `verify` only decodes, which misses most flipped bits. To record files from elsewhere that you trust, `python -m data_prep.im2rec --checksums PREFIX` adds checksums.
+# Without `val.crc`, `verify` only decodes, which misses most flipped bits. If you trust record files from elsewhere, add theirs with `python -m data_prep.im2rec --checksums PREFIX`.
 #
 # `im2rec` refuses files that cannot be images: with `--skip-bad`, it leaves them out; otherwise, it packs nothing. The truncated file was packed, because `--pass-through` decodes nothing; `verify` names its record. The PNG passes: a record has no file name to contradict it.
 #
