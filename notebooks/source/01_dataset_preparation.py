@@ -78,7 +78,7 @@ workshop.table(rows, ["", "here", "ImageNet (ILSVRC 2012)"])
 
 # %%
 def labels(folders):
-    """Return a dictionary with the label of each folder."""
+    """Return a dictionary with the label of each name in the list `folders`."""
     return None  # your code
 
 

@@ -23,7 +23,7 @@ from workshop.lessons.choice import Function, choose, choose_by_cases
 
 
 def labels(folders: Sequence[str]) -> dict[str, int]:
-    """Return a dictionary with the label of each folder."""
+    """Return a dictionary with the label of each name in the list `folders`."""
     return {name: label for label, name in enumerate(sorted(folders))}
 
 
