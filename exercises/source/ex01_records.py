@@ -97,7 +97,7 @@ def slowdown(read, records: int, clock) -> float:
 workshop.check("ex01.order", slowdown)
 
 # %% [markdown]
-# Notebook 01 measured the same on this machine's disk. From memory, order should hardly matter. From a disk, the gain depends on what a jump costs: little on an SSD, perhaps tenfold or more on a network file system or hard disk. Shards that are read in order, with a shuffle buffer, avoid these jumps.
+# Notebook 01 measured the same on this machine's disk. From memory, the gain is small. From a disk, it depends on what a jump costs: little on an SSD, much on a hard disk or a network file system. Shards that are read in order, with a shuffle buffer, avoid these jumps.
 
 # %% [markdown]
 # ## ex01.index · Where the records start

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dis
 import html
 import inspect
@@ -41,7 +42,7 @@ def choose(
     said, stub = _refused[name]
     print(said)
     if stub and show:
-        show_folded(textwrap.dedent(inspect.getsource(finished)))
+        show_folded(pasteable(finished, name))
     return finished
 
 
@@ -78,6 +79,18 @@ def is_stub(function: Function) -> bool:
 def sentence(text: str) -> str:
     """Return a text with a full stop at its end."""
     return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def pasteable(function: Function, name: str) -> str:
+    """Return a function's code under another name, and without types, which may not be imported."""
+    code = textwrap.dedent(inspect.getsource(function))
+    (tree,) = ast.parse(code).body
+    assert isinstance(tree, ast.FunctionDef)
+    for argument in ast.walk(tree.args):
+        if isinstance(argument, ast.arg):
+            argument.annotation = None
+    body = code.splitlines()[tree.body[0].lineno - 1 :]
+    return "\n".join([f"def {name}({ast.unparse(tree.args)}):", *body])
 
 
 def show_folded(code: str) -> None:

@@ -1,9 +1,10 @@
-"""Notebook 01: a reader of RecordIO, the rate of several readers, and the speed of training."""
+"""Notebook 01: labels, a reader of RecordIO, the rate of several readers, and training speed."""
 
 from __future__ import annotations
 
 import io
 import json
+import numbers
 import statistics
 import struct
 import subprocess
@@ -17,14 +18,36 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from workshop.checks.compare import number, refuse, wrong
-from workshop.lessons.choice import Function, choose
+from workshop.checks.compare import Mistake, number, refuse, wrong
+from workshop.lessons.choice import Function, choose, choose_by_cases
+
+
+def labels(folders: Sequence[str]) -> dict[str, int]:
+    """Return a dictionary with the label of each name in the list `folders`."""
+    return {name: label for label, name in enumerate(sorted(folders))}
+
+
+FOLDERS = ["dog", "cat-20", "ant", "cat-100"], ["dog", "cat-20", "cat-100"]
+LABEL_MISTAKES: tuple[Mistake, ...] = (
+    (lambda folders: {name: label for label, name in enumerate(folders)},
+     "The labels follow the order of the list, which may differ between train and val.",
+     "Sort the names."),
+    (lambda folders: {name: label for label, name in enumerate(sorted(folders), 1)},
+     "The labels are counted from 1.", "Count from 0, as enumerate(...) does."),
+)  # fmt: skip
+
+
+def check_labels(yours: Function) -> Function:
+    """Return a learner's `labels` if it is right, else the finished one."""
+    cases = [(folders,) for folders in FOLDERS]
+    return choose_by_cases("labels", yours, labels, cases, LABEL_MISTAKES, show=True)
 
 
 def item(self: Any, i: int) -> tuple[Image.Image, int]:
-    """Return image `i` and its label."""
+    """Return the image, as Pillow opens it, and its label, an int."""
     record = self.read(i)
-    length, label = struct.unpack_from("<4xI4xf", record)  # 4x skips the magic number and the flag
+    (length,) = struct.unpack_from("<I", record, 4)
+    (label,) = struct.unpack_from("<f", record, 12)
     return Image.open(io.BytesIO(record[32 : 8 + length])), int(label)
 
 
@@ -42,6 +65,10 @@ def check_item(records: Any, listed: str, folder: Path) -> Function:
             except OSError as error:
                 wrong(f"Record {i}: Pillow reports {str(error).split(' <')[0]!r}.",
                       "The JPEG is bytes 32 to 8 + length.")  # fmt: skip
+            except ValueError as error:
+                refuse(("null byte" in str(error), "Image.open takes bytes for a file's name.",
+                        "Wrap the bytes in io.BytesIO."))  # fmt: skip
+                raise
         return f"{len(lines)} of {len(lines)} records are right."
 
     return choose("__getitem__", type(records).__getitem__, item, judge, show=True)
@@ -55,12 +82,16 @@ def judge_item(records: Any, i: int, true: int, file: Path) -> None:
     if not isinstance(image, Image.Image):
         wrong(f"The first value is of type {type(image).__name__}.",
               "Return the image that Pillow opened.")  # fmt: skip
+    own, size = getattr(image, "fp", None), file.stat().st_size  # `fp` is None after a conversion
+    length = own.getbuffer().nbytes if isinstance(own, io.BytesIO) and not own.closed else size
     pixels, exact = (np.asarray(one.convert("RGB")) for one in (image, Image.open(file)))
     refuse(
         (label == "", "The label is missing.", "Return two values, the image and its label."),
         (not np.array_equal(pixels, exact), f"Record {i}: the image is a different one.",
          "Open the bytes of self.read(i)."),
-        (label != true or not isinstance(label, int),
+        (length != size, f"Record {i}: the JPEG has {size:,} bytes, and yours {length:,}.",
+         "It ends at byte 8 + length of the record; padding follows."),
+        (label != true or not isinstance(label, numbers.Integral),
          f"Record {i}: the label is {label!r}, not {true!r}.",
          "It is the float32 in bytes 12 to 15, after the flag; int() converts it."),
     )  # fmt: skip
@@ -74,7 +105,7 @@ def reading_rate(open_file: Function, files: Sequence[Any], readers: int) -> flo
     return len(files) / (time.perf_counter() - begin)
 
 
-FILES, READERS, OPENING = 24, 4, 0.02  # of the check: files, threads, s to open a file
+FILES, READERS, OPENING = 30, (3, 5), 0.02  # of the check: files, threads, s to open a file
 
 
 def check_rate(yours: Function) -> Function:
@@ -83,32 +114,39 @@ def check_rate(yours: Function) -> Function:
 
 
 def judge_rate(yours: Function) -> str:
-    """Raise Wrong unless `yours` opens each file once, in enough threads, and times all of it."""
-    opened, threads = [], set()
+    """Raise Wrong unless `yours` opens each file once, in `readers` threads, and times it all."""
+    for readers in READERS:
+        judge_readers(yours, readers)
+    return f"`reading_rate` opens {FILES} files in 3 and in 5 threads, and times all of them."
 
-    def open_file(file: int) -> int:
+
+def judge_readers(yours: Function, readers: int) -> None:
+    opened, threads, files = [], set(), list(range(FILES))
+
+    def open_file(file: Any) -> Any:
         threads.add(threading.get_ident())
-        time.sleep(OPENING)
+        time.sleep(OPENING * (file in files))
         opened.append(file)
         return file
 
     begin = time.perf_counter()
-    rate = yours(open_file, list(range(FILES)), READERS)
+    rate = yours(open_file, list(files), readers)
     seconds = time.perf_counter() - begin
     if rate is None and not opened:
         raise NotImplementedError
-    here, at_once = FILES / seconds, READERS / OPENING
+    here, at_once = FILES / seconds, readers / OPENING
     rate = number(rate, "the result")
     refuse(
-        (sorted(opened) != list(range(FILES)), f"{len(set(opened))} of {FILES} files were opened.",
+        (any(file not in files for file in opened), "Files that are not in `files` were opened.",
+         "Use the argument `files`."),
+        (sorted(opened) != files, f"{len(set(opened))} of {FILES} files were opened.",
          "Let pool.map call `open_file` for each of the `files`."),
-        (len(threads) != READERS, f"{len(threads)} threads open files, not {READERS}.",
+        (len(threads) != readers, f"With {readers} readers, {len(threads)} threads open files.",
          "Call pool.map(open_file, files) in a ThreadPoolExecutor(readers)."),
         (not 0.7 * here < rate < 1.05 * at_once,
          f"The result is {rate:.3g} files/s; this call opened {here:.3g} per second.",
          "Divide the number of files by the seconds until all are read: list(pool.map(...))."),
     )  # fmt: skip
-    return f"`reading_rate` opens {FILES} files in {READERS} threads, and times all of them."
 
 
 def training_speed(runs: Path, data: Path) -> float:
@@ -118,7 +156,7 @@ def training_speed(runs: Path, data: Path) -> float:
     """
     speeds = [speed_of(report) for report in (runs / "lesson-00").glob("run-*.json")]
     if not any(speeds):
-        print("No run of notebook 00 has a speed, so its network now trains for one epoch.")
+        print("No finished run of notebook 00 was found, so its network trains for an epoch first.")
         command = "rn50 run --network tiny --image-shape 64 -n 1 -b 32 -e 1 --set crop_area=0.5"
         to = ["--data-root", str(data), "--report", "one-epoch.json"]
         subprocess.run([*command.split(), *to], check=True, capture_output=True)

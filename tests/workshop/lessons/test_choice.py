@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from workshop.lessons.choice import choose_by_cases
+from workshop.lessons.choice import choose_by_cases, pasteable
 
 
 def finished(a: float, b: float) -> float:
@@ -94,3 +94,7 @@ def test_a_check_that_runs_again_says_the_same(capsys: pytest.CaptureFixture) ->
 
     assert choose_by_cases("twice", own, finished, [(2.0, 3.0)]) is own
     assert capsys.readouterr().out.startswith("✓")
+
+
+def test_shown_code_has_the_learner_s_name_and_no_types() -> None:
+    assert pasteable(finished, "product") == "def product(a, b):\n    return a * b"
