@@ -75,11 +75,11 @@ waiting = ms["waiting"] / sum(ms.values())
 print(f"Waiting is {waiting:.0%} of a traced step: a headroom of {1 / (1 - waiting):.2f}")
 
 # %% [markdown]
-# On a CPU, `waiting` is the time in which the loop loads images; on a GPU, all the time in which the GPU is idle. The trace covers only three early steps, slowed by the profiler, so its headroom is the rougher one. Without workers, the times of loading and computing add up: if the loader is *r* times as fast as the step, the headroom is about 1 + 1/*r*, or 1.05 for *r* = 20. A clearly larger one can mean that they disturb each other.
+# On a CPU, `waiting` is the time in which the loop loads images; on a GPU, all the time in which the GPU is idle. The trace covers only three early steps, slowed by the profiler, so its headroom is the rougher one. Without workers, the times of loading and computing add up: if the loader is *r* times as fast as the step, the headroom is about 1 + 1/*r*, unless they disturb each other.
 #
-# If your headroom is close to 1, leave the loader alone. **Otherwise**, set `WORKERS` to your number of cores and run the cell again. Workers can hide the loading, but on a CPU they take cores from the step. If much headroom is left, [docs/troubleshooting.md](../docs/troubleshooting.md#the-gpu-waits-for-data-or-dali-is-not-faster) shows how to find the slow part.
+# If your headroom is close to 1, leave the loader alone. **Otherwise**, set `WORKERS` to your number of cores and run the cell again; on a CPU, workers take cores from the step. If much headroom is left, [docs/troubleshooting.md](../docs/troubleshooting.md#the-gpu-waits-for-data-or-dali-is-not-faster) shows how to find the slow part.
 #
-# A **recorded H100** had more headroom, despite 12 workers. Rungs 2 and 3 computed nearly the same step on the same JPEG files (batch 128): 1,089 images/s with Pillow, 1,735 with DALI. So rung 2 had a headroom of at least 1.59.
+# A **recorded H100** (batch 128, 12 workers) had more headroom. From the same JPEG files, rung 2 trained on 1,089 images/s with Pillow, rung 3 on 1,735 with DALI. So rung 2's headroom was at least 1.59.
 #
 # ## A simulated V100: the cheap fixes first
 #
@@ -230,7 +230,7 @@ if DALI:
     print("labels", np.array(labels.as_array()).ravel())
 
 # %% [markdown]
-# Your labels start at 1. Images differ in size, so a DALI batch is a *list* of arrays. **Your turn:** write the next operator, which crops and resizes them to one size. `random_area=[0.37, 0.75]` and `random_aspect_ratio=[1, 1]` are nearly your script's crop: for 4:3 images, squares of 70 to 100% of the shorter side. (DALI's default is 8 to 100% of the area, the published recipe's 5 to 100%.) Python runs your function only **once**, when the graph is built, so a number that Python draws stays the same. Use DALI's random operators instead, as you used `tf.random` in notebook 04.
+# Your labels start at 1. Images differ in size, so a DALI batch is a *list* of arrays. **Your turn:** write the next operator, which crops and resizes them to one size. `random_area=[0.37, 0.75]` and `random_aspect_ratio=[1, 1]` are nearly your script's crop: for 4:3 images, squares of 70 to 100% of the shorter side. (DALI's default is 8 to 100% of the area, the published recipe's 5 to 100%.) Python runs your function only **once**, when the graph is built, so a number that Python draws stays the same. Use DALI's random operators, like `tf.random` in notebook 04.
 
 
 # %%
@@ -245,7 +245,7 @@ if DALI:
 # %% [markdown]
 # ### What each operator costs
 #
-# What could a faster decoder gain? The next cell cuts off the graph after each operator. It measures **CPU time**, which does not count waiting for a core that another program uses. *Decode the crop* is a fused operator, which decodes only that part: on average, about half of the image. **Predict:** what share of the graph's time is decoding, and what share of decoding is left with the fused operator?
+# What could a faster decoder gain? The next cell cuts off the graph after each operator and measures **CPU time**, which excludes waiting for a busy core. *Decode the crop* is a fused operator, which decodes only that part: about half of the image, on average. **Predict:** what share of the graph's time is decoding, and what share of decoding is left with the fused operator?
 
 
 # %%
@@ -313,8 +313,7 @@ if DALI:
         return decode(fn.readers.tfrecord(**source)["image/encoded"], session.pixels, place)
 
     def decoding(decode, place, **options):
-        """Decode batches; yield the cached one, in the memory where they are."""
-        images = one.to(device) if place == "mixed" else one
+        images = one.to(device) if place == "mixed" else one  # where DALI's are
         return (images for _ in batches_of(decoded(decode, place, **options)))
 
     decoders = {
@@ -333,11 +332,11 @@ if DALI:
     fastest = max(rates, key=lambda name: np.median(rates[name]))
 
 # %% [markdown]
-# Without prefetching, the times of decoding and training add up; with it, a step takes as long as the slower of the two. So in this model, it gains at most a factor of 2, if both take equally long (single turns scatter around that). **On a GPU**, use the fastest row's decoder in your script, and pass `hw_decoder_load` yourself: its default has been 65% and 90%, between which [NVIDIA measured](https://github.com/NVIDIA/DALI/pull/6366) 1.8%.
+# Without prefetching, the times of decoding and training add up; with it, a step takes as long as the slower of the two. So it can at most double the speed, if both take equally long (turns scatter around that). **On a GPU**, use the fastest row's decoder in your script, and pass `hw_decoder_load` yourself: its default has been 65% and 90%, between which [NVIDIA measured](https://github.com/NVIDIA/DALI/pull/6366) 1.8%.
 #
 # ## A fair comparison
 #
-# Compare DALI, with the fastest median above, with two `DataLoader`s: the one with Pillow, and one in which simplejpeg decodes and PyTorch resizes. All take nearly the same crops, resize with antialiasing, and use one thread or process per core. The `DataLoader`s open files; DALI reads your shards. Both are in the page cache by now. **Predict:** how many times as fast as each `DataLoader` is DALI?
+# Compare DALI, with the fastest median above, with two `DataLoader`s: the one with Pillow, and one in which simplejpeg decodes and PyTorch resizes. All take nearly the same crops, resize with antialiasing, and use one thread or process per core. The `DataLoader`s open files and DALI reads your shards, all in the page cache by now. **Predict:** how many times as fast as each `DataLoader` is DALI?
 
 
 # %%
@@ -375,13 +374,13 @@ workshop.figure(fig, alt=f"Images per second: {medians}. The device alone: {need
 session.note("fastest_loader", f"{best}, {medians[best]:,.0f} images/s", "", "The fastest loader")
 
 # %% [markdown]
-# On a CPU, all use the same cores for the same JPEGs. They differ in their decoders and resizers, in threads or processes, and in how much of each image they decode. If `simplejpeg` wins, it is the cheapest gain of this notebook: a few lines in `Photos`, without shards. Your own step gains only if its headroom was large. A loader whose bar ends left of the dashed line cannot feed the device: use more cores, store smaller images, or decode on other hardware. On a GPU, `mixed` also takes time from the training: trust the table above.
+# On a CPU, all use the same cores for the same JPEGs, but they differ in their decoders and resizers, in threads or processes, and in how much of each image they decode. If `simplejpeg` wins, it is the cheapest gain of this notebook: a few lines in `Photos`, without shards. A loader whose bar ends left of the dashed line cannot feed the device: use more cores, store smaller images, or decode on other hardware. On a GPU, `mixed` also takes time from the training: trust the table above.
 #
-# A loader can also be faster because it resizes without antialiasing. [Its images differ](../docs/troubleshooting.md#accuracy-is-lower-with-dali-images-are-resized-differently): in one example from Pillow's by 21 of 255 levels, on average.
+# A loader can also be faster because it resizes without antialiasing. But then [its images differ](../docs/troubleshooting.md#accuracy-is-lower-with-dali-images-are-resized-differently), in one example by 21 of 255 levels.
 #
 # ## Your own step again: one more rung
 #
-# On a few cores, a faster `DataLoader` may be the better choice. DALI's advantage is the GPU: there, it decodes with little help from the cores. So it is your next rung, and notebooks 06 and 08 build on it. Write the two functions that turn your `runs/train.py` into a script that reads your shards with DALI, without mirroring. Each rank must read its own part. Normalise last, because it turns each byte into a 4-byte float. On a GPU, it runs where its input is.
+# On a few cores, a faster `DataLoader` may be the better choice. DALI's advantage is that a GPU can decode. So it is your next rung, and notebooks 06 and 08 build on it. Write the two functions that turn your `runs/train.py` into a script that reads your shards with DALI, without mirroring. Normalise last, because it turns each byte into a 4-byte float.
 
 
 # %%
@@ -416,7 +415,7 @@ if DALI:
 # - `--data` is now the folder with the shards; count the classes in its `classes.txt`.
 # - The call to `photos` (name its result differently) also takes `batch_size`, `num_threads`, `seed` (the rank) and `device_id` (`None` on a CPU, the local rank on a GPU).
 #
-# Is your edit correct? The next cell runs three small steps in two CPU processes. If you forget to subtract 1 from the labels, label 12 is out of range, and the processes end with an error. Watch the row *share the samples*: without `shard_id` and `num_shards` the script is just as fast, but every rank reads every image. A ○ means that this short run cannot tell.
+# Is your edit correct? The next cell runs three small steps in two CPU processes. Watch the row *share the samples*: without `shard_id` and `num_shards` the script is just as fast, but every rank reads every image. A ○ means that this short run cannot tell.
 
 # %%
 own = session.runs / "train.py"
@@ -431,7 +430,7 @@ else:
 workshop.ladder.changes("3_dali")  # the finished edit
 
 # %% [markdown]
-# Rung 2 has workers now, so on a GPU its headroom bounds the gain. On a CPU, DALI can also gain or lose by taking fewer or more of the step's cores. **Predict** DALI's speed-up over rung 2.
+# Rung 2 has workers now, so on a GPU its headroom bounds the gain. On a CPU, both loaders also take cores from the step. **Predict** DALI's speed-up over rung 2.
 
 # %%
 guess = None  # your number
@@ -452,7 +451,7 @@ for rung, report in found.items():
     print(f"{rung}: input is {waiting:.1%} of a step: a headroom of {1 / (1 - waiting):.2f}")
 
 # %% [markdown]
-# If DALI's headroom is below 1.05, leave the input alone: less waiting gains at most 5%. If it is larger, give DALI more threads, or decode on the GPU. If the rungs differ clearly and neither has headroom, their workers or threads take more or less of the step's cores. The gain is the median of the turns' ratios, so it can differ from the ratio of the medians.
+# If DALI's headroom is below 1.05, leave the input alone. If it is larger, give DALI more threads, or decode on the GPU. If the rungs differ clearly and neither has headroom, their workers or threads take more or less of the step's cores. The gain is the median of the turns' ratios, so it can differ from the ratio of the medians.
 #
 # ## Key takeaways
 #
