@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import functools
 import inspect
 import itertools
@@ -89,8 +90,13 @@ def check_only_crop(yours: Callable[..., Any]) -> Callable[..., Any]:
 
     def judge() -> str:
         said = judge_crop(yours, jpeg, "cpu")
-        refuse(("image" in inspect.unwrap(yours).__code__.co_names, "It decodes whole images.",
-                "Use fn.decoders.image_random_crop."))  # fmt: skip
+        code = inspect.unwrap(yours).__code__
+        loads = [one.argrepr for one in dis.get_instructions(code) if "LOAD_" in one.opname]
+        used = code.co_varnames[2] in ", ".join(loads).split(", ")
+        refuse(("image" in code.co_names, "It decodes whole images.",
+                "Use fn.decoders.image_random_crop."),
+               (not used, "It ignores `place`.", "Pass device=place to the decoder."),
+        )  # fmt: skip
         return said
 
     return choose("only_crop", yours, only_crop, judge, show=True)

@@ -111,6 +111,7 @@ def test_crop_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, caps
         ("fn.decoders.image_random_crop(jpegs, device=place, **area)",
          "fn.random_resized_crop(fn.decoders.image(jpegs, device=place), size=size, **area)",
          "decodes whole images"),
+        ("device=place, ", "", "ignores `place`"),
         ("fn.resize(images, size=[size, size])", "images", "different sizes"),
         ('"random_area": [0.37, 0.75], ', "", "% of the area"),
         ("size=[size, size]", "size=[size, size], antialias=False", "not antialiased"),
