@@ -288,7 +288,7 @@ if DALI:
 #
 # ### When and where to decode
 #
-# DALI prefetches: it prepares the next batches while you train. With `device="mixed"`, the CPU unpacks the codes and the GPU does the rest. An A100 or H100 also has a JPEG engine, which decodes a share of the images on its own, [`hw_decoder_load`](https://docs.nvidia.com/deeplearning/dali/user-guide/docs/operations/nvidia.dali.fn.decoders.image.html). Each pipeline below decodes while the device, or the simulated V100, works on the cached batch. **Predict:** what does prefetching gain?
+# DALI prefetches: it prepares the next batches while you train. With `device="mixed"`, the CPU unpacks the codes and the GPU does the rest. An A100 or H100 also has a JPEG engine, which decodes a share of the images on its own ([`hw_decoder_load`](https://docs.nvidia.com/deeplearning/dali/user-guide/docs/operations/nvidia.dali.fn.decoders.image.html)). Each pipeline below decodes while the device, or the simulated V100, works on the cached batch. **Predict:** what does prefetching gain?
 #
 # **Your turn:** write `only_crop`, with the fused operator. `place` is its `device`.
 
@@ -332,7 +332,7 @@ if DALI:
     fastest = max(rates, key=lambda name: np.median(rates[name]))
 
 # %% [markdown]
-# Without prefetching, the times of decoding and training add up; with it, a step takes as long as the slower of the two. So it can at most double the speed, if both take equally long (turns scatter around that). **On a GPU**, use the fastest row's decoder in your script, and pass `hw_decoder_load` yourself: its default has been 65% and 90%, between which [NVIDIA measured](https://github.com/NVIDIA/DALI/pull/6366) 1.8%.
+# Without prefetching, the times of decoding and training add up; with it, a step takes as long as the slower of the two. So it can at most double the speed, if both take equally long (turns scatter around that). **On a GPU**, use the fastest row's decoder in your script, and pass `hw_decoder_load` yourself: its default has been 65% and 90%, which [differed by 1.8%](https://github.com/NVIDIA/DALI/pull/6366) for NVIDIA.
 #
 # ## A fair comparison
 #
