@@ -376,7 +376,7 @@ session.note("fastest_loader", f"{best}, {medians[best]:,.0f} images/s", "", "Th
 # %% [markdown]
 # On a CPU, all use the same cores for the same JPEGs, but they differ in their decoders and resizers, in threads or processes, and in how much of each image they decode. If `simplejpeg` wins, it is the cheapest gain of this notebook: a few lines in `Photos`, without shards. A loader whose bar ends left of the dashed line cannot feed the device: use more cores, store smaller images, or decode on other hardware. On a GPU, `mixed` also takes time from the training: trust the table above.
 #
-# A loader can also be faster because it resizes without antialiasing. But then [its images differ](../docs/troubleshooting.md#accuracy-is-lower-with-dali-images-are-resized-differently), in one example by 21 of 255 levels.
+# A loader can also be faster because it resizes without antialiasing. But then [its images differ from Pillow's](../docs/troubleshooting.md#accuracy-is-lower-with-dali-images-are-resized-differently), in one example by 21 of 255 levels on average.
 #
 # ## Your own step again: one more rung
 #
