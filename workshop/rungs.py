@@ -37,6 +37,7 @@ GPUS = {  # published, and recorded of the finished scripts (one GPU: rung 2 cha
     "H100, 06: mixed precision": "ladder.h100.4_amp.ips",
     "H100, 08: tuned": "ladder.h100.5_tuned.ips",
 }
+H100 = ("2_horovod", "3_dali", "4_amp", "5_tuned")  # recorded with Horovod, on one
 RECORD = "ladder.json"  # in the folder of runs; one for each machine
 
 
@@ -65,10 +66,10 @@ def picture(file: Path, rung: str = "") -> dict[str, Any]:
     record = load(file)
     rungs = {n: record["rungs"][n] for n in sorted(record["rungs"]) if not rung or n[0] <= rung[0]}
     results = expected.load(paths.need_checkout() / "notebooks" / "expected")
-    gpus = {name: results[key].value for name, key in GPUS.items()}
     with plot.style():
         if not rungs:
             fig, axes = plt.subplots(figsize=(9, 4))
+            gpus = {name: results[key].value for name, key in GPUS.items()}
             return output.figure_bundle(fig, _draw_gpus(axes, gpus))
         fig, (speeds, gains) = plt.subplots(
             1, 2, figsize=(9, 1.8 + 0.5 * len(rungs)), sharey=True, width_ratios=[3, 2]
@@ -77,7 +78,9 @@ def picture(file: Path, rung: str = "") -> dict[str, Any]:
         if paired := [name for name in record["rungs"] if "gains" in rungs.get(name, {})]:
             last = rungs[paired[-1]]
             title = f", over rung {last['over'][0]}: × {ratio(last['gains'])}"
-            alt += _draw_gains(gains, rungs, record["predictions"], gpus)
+            h100 = [results[f"ladder.h100.{name}.ips"].value for name in H100]
+            there = {name: h100[i] / h100[i - 1] for i, name in enumerate(H100) if i}
+            alt += _draw_gains(gains, rungs, record["predictions"], there)
         else:
             paired = [*rungs]
             title = f": {output.cell_text(rungs[paired[-1]]['images_per_s'])} images/s"
@@ -98,8 +101,10 @@ def _draw_speeds(axes: Axes, rungs: Mapping[str, Any]) -> str:
     shares /= shares.sum(axis=1, keepdims=True)
     widths = rates[:, None] * shares
     for part, share, width, end in zip(PARTS, shares.T, widths.T, widths.cumsum(1).T, strict=True):
+        if share.max() < 0.005:  # not visible
+            continue
         bars = axes.barh(range(len(rates)), width, 0.5, end - width, color=plot.MEANING[part])
-        bars.set_label(part if share.max() > 0.005 else "")
+        bars.set_label(part)
         wide = np.where(width > 0.1 * rates.max(), [f"{x:.0%}" for x in share], "")
         color = "black" if part == "input" else "white"
         axes.bar_label(bars, wide, label_type="center", color=color)
@@ -124,11 +129,9 @@ def _draw_speeds(axes: Axes, rungs: Mapping[str, Any]) -> str:
 
 
 def _draw_gains(
-    axes: Axes, rungs: Mapping[str, Any], guesses: Mapping[str, float], gpus: Mapping[str, float]
+    axes: Axes, rungs: Mapping[str, Any], guesses: Mapping[str, float], there: Mapping[str, float]
 ) -> str:
     """Draw the paired turns of each rung over those of the one before; return the numbers."""
-    h100 = {GPUS[name].split(".")[2]: rate for name, rate in gpus.items() if "H" in name}
-    there = {rung: new / old for (_, old), (rung, new) in itertools.pairwise(h100.items())}
     said, colour = "", plot.MEANING["recorded"]
     found = {name: ratio(one["gains"]) for name, one in rungs.items() if "gains" in one}
     shown = {name: [gain.median] for name, gain in found.items()}

@@ -323,7 +323,9 @@ def draw(
         least = 0.002 * (end - begin)  # less is not visible
         shown = [kind for kind in KINDS if any(total(x.spans, kind) > least for x in lanes)]
         keys = [plt.Rectangle((0, 0), 1, 1, label=kind, **look(kind)) for kind in shown]
-        fig.legend(handles=[*keys, *bands[:1]], ncols=6, loc="outside lower left")
+        keys += bands[:1]
+        columns = 6 if len(keys) <= 6 else 4
+        fig.legend(handles=keys, ncols=columns, loc="outside lower left")
     return output.figure_bundle(fig, f"One {of} of {short(length)}. {'; '.join(texts)}.")
 
 

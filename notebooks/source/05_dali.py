@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 05 · DALI
 #
-# After this notebook, you can measure whether a training run is waiting for its input, write a DALI pipeline operator by operator, compare loaders fairly, and put DALI into your own training script. Three devices train here: yours, a simulated V100 if you have no GPU, and an H100 that was recorded.
+# After this notebook, you can measure whether a training run is waiting for its input, write a DALI pipeline operator by operator, compare loaders fairly, and put DALI into your own training script. You will compare three devices: your own, a simulated V100 if you have no GPU, and a recorded H100.
 #
 # **Time:** 60 minutes · **Needs:** DALI, and your script and shards from notebooks 03 and 04 · **On a CPU:** about 3 minutes to run
 
@@ -58,12 +58,12 @@ os.environ |= {
 # %% [markdown]
 # ## Your own step: where is the time going?
 #
-# Training can [stay slow](https://github.com/NVIDIA/DALI/issues/1639) with DALI if the input was never the bottleneck. Measure that first. **Cache one batch** and run the same loop with it again and again. No loader can beat it. Its speed divided by the real loop's is your **headroom**.
+# DALI cannot help if the input is not the bottleneck ([an example](https://github.com/NVIDIA/DALI/issues/1639)). So measure first. **Cache one batch** and run the same loop on it again and again: no loader can be faster. The cached loop's speed divided by the real loop's is your **headroom**.
 #
 # `rn50 workshop try --headroom` times your own `train.py` in three modes that take turns: as it is, with a perfect loader, and with a perfect, instant step (all with `WORKERS=0`). Before that, it records a trace of three steps. **Predict** your headroom.
 
 # %% language="bash" magic_args="-e"
-# HEADROOM=1.0  # your number
+# HEADROOM=?  # your number
 # WORKERS=0
 # rn50 workshop try train.py --headroom --seconds $SECONDS_EACH -- \
 #   --data "$DATA" $SIZES --steps 100000 --workers $WORKERS --trace "$TRACE" 2>&1
@@ -72,18 +72,20 @@ os.environ |= {
 # %%
 ms = workshop.trace(os.environ["TRACE"])
 waiting = ms["waiting"] / sum(ms.values())
-print(f"Waiting is {waiting:.0%} of a step: without it, {1 / (1 - waiting):.2f} times the speed")
+print(f"Waiting is {waiting:.0%} of a traced step: a headroom of {1 / (1 - waiting):.2f}")
 
 # %% [markdown]
-# On a CPU, `waiting` is the time in which the loop loads images; on a GPU, all the time in which the GPU is idle. Without workers, headroom is about 1 + 1 / (the loader's speed over the step's), 1.05 for 20; on a CPU, also about the last line's number. If it is clearly larger, loader and step disturb each other, or another program disturbs them. Close to 1, leave the loader alone. If it is large, [docs/troubleshooting.md](../docs/troubleshooting.md#the-gpu-waits-for-data-or-dali-is-not-faster) shows how to find the slow part. **Try it:** set `WORKERS` to your number of cores. Waiting ends, but on a CPU, the workers still use the step's cores.
+# On a CPU, `waiting` is the time in which the loop loads images; on a GPU, all the time in which the GPU is idle. The trace covers only three early steps, slowed by the profiler, so its headroom is the rougher one. Without workers, the times of loading and computing add up: if the loader is *r* times as fast as the step, the headroom is about 1 + 1/*r*, unless they disturb each other.
 #
-# A **recorded H100** had more headroom. Rungs 1 and 3 computed nearly the same step on the same JPEG files: 1,080 images/s with Pillow in 12 workers, 1,735 with DALI. So rung 1 had a headroom of at least 1.6.
+# If your headroom is close to 1, leave the loader alone. **Otherwise**, set `WORKERS` to your number of cores and run the cell again; on a CPU, workers take cores from the step. If much headroom is left, [docs/troubleshooting.md](../docs/troubleshooting.md#the-gpu-waits-for-data-or-dali-is-not-faster) shows how to find the slow part.
+#
+# A **recorded H100** (batch 128, 12 workers) had more headroom. From the same JPEG files, rung 2 trained on 1,089 images/s with Pillow, rung 3 on 1,735 with DALI. So rung 2's headroom was at least 1.59.
 #
 # ## A simulated V100: the cheap fixes first
 #
-# Your CPU computes so slowly that its loader hardly matters. So from here to your next rung, a **simulated V100** takes its place, with images of 224 pixels: it sleeps as long as a V100 takes at its published 1,443 images/s. (A GPU runs ResNet-50, forward and backward, in mixed precision instead.)
+# Without a GPU, your step is so slow that the loader hardly matters. So from here to your next rung, a **simulated V100** takes its place: it sleeps as long as a V100 takes at its published 1,443 images/s. A real GPU trains ResNet-50 in mixed precision.
 #
-# Before you replace a loader, configure it. Here is an ordinary one: `DataLoader` with Pillow, and your script's random crop. Loaders that are compared take **turns**, so that a change of the machine's load meets all of them.
+# Before you replace a loader, configure it. Here is an ordinary one: `DataLoader` with Pillow, and your script's random crop. The loaders take **turns**, so a change in the machine's load affects all of them.
 
 
 # %%
@@ -138,6 +140,10 @@ def no_step(images):
     pass
 
 
+def predicted(guess):
+    return f"; you predicted {'nothing' if guess is None else guess}"
+
+
 def images_per_second(batches, step, seconds):
     begin, steps = time.perf_counter(), 0
     while time.perf_counter() < begin + seconds:
@@ -147,13 +153,13 @@ def images_per_second(batches, step, seconds):
 
 
 def in_turns(loaders, step):
-    """Return each loader's images per second in every turn."""
+    """Return each loader's images per second in every turn but the first, which warms up."""
     rates = {name: [] for name in loaders}
-    for _ in range(session.rounds):
+    for _ in range(1 + session.rounds):
         for name, batches in loaders.items():
             images_per_second(batches, no_step, session.turn_seconds / 4)  # drains the queue
             rates[name].append(images_per_second(batches, step, session.turn_seconds))
-    return rates
+    return {name: values[1:] for name, values in rates.items()}
 
 
 step = train if device.type == "cuda" else wait_like_a_v100
@@ -167,6 +173,7 @@ step(one)  # the first one is slow on a GPU
 # **Predict** the headroom of each row. Add your own row.
 
 # %%
+guesses = {"num_workers=0": None, f"num_workers={cores}": None}  # your numbers
 settings = {"num_workers=0": {}, f"num_workers={cores}": {"num_workers": cores}}
 if device.type == "cuda":
     settings["+ pin_memory"] = {"num_workers": cores, "pin_memory": True}
@@ -178,16 +185,19 @@ needed = np.median(rates["cached"])
 print(f"{step.__name__}: {needed:,.0f} images/s with a cached batch")
 for name in settings:
     headroom = workshop.ratio(np.divide(rates["cached"], rates[name]))
-    print(f"{name:20} {np.median(rates[name]):6,.0f} images/s, headroom {headroom}")
+    print(f"{name}: {np.median(rates[name]):,.0f} images/s, headroom {headroom}", end="")
+    print(predicted(guesses.get(name)))
+before, last = [*settings][-2:]
+print(f"{last} over {before}: {workshop.ratio(np.divide(rates[last], rates[before]))}")
 
 # %% [markdown]
-# Workers decode during the step, but passing batches between processes costs time, too. If your row is clearly faster, add it to the `DataLoader` in `runs/train.py`. No setting saves *decoding*: unpacking a JPEG's variable-length codes, transforming them to blocks of 8 × 8 pixels, upsampling colours. If headroom is left, each image has to cost less.
+# Workers decode during the step, but passing batches between processes costs time, too. No setting saves *decoding*: unpacking a JPEG's variable-length codes, transforming them to blocks of 8 × 8 pixels, upsampling colours. If there is still headroom, make each image cheaper to decode.
 #
 # ## A pipeline in pieces
 #
 # **DALI** is NVIDIA's library for everything between the files and the batch. A pipeline is defined by a Python function that calls *operators*; DALI's own threads run these in C++. Each operator's `device` decides where it runs: `cpu`, `mixed` or `gpu`.
 #
-# Calling the function describes a graph of operators' outputs (*nodes*), `build` creates it, and `run` returns a batch. The first graph reads your shards, and decodes. For each shard, DALI needs an **index** with the offset of each record; `python -m data_prep.tfrecord --index FOLDER` rebuilds it. On a GPU, the decoder is a `mixed` operator: its input is in CPU memory, its output on the GPU. **Predict** the shapes: will eight images fit into one array?
+# Calling the function describes a graph of operators' outputs (*nodes*), `build` creates it, and `run` returns a batch. The first graph reads your shards, and decodes. For each shard, DALI needs an **index** with the offset of each record; `python -m data_prep.tfrecord --index FOLDER` rebuilds it. On a GPU, the decoder is a `mixed` operator: its input is in CPU memory, its output on the GPU.
 
 # %%
 if DALI:
@@ -220,7 +230,7 @@ if DALI:
     print("labels", np.array(labels.as_array()).ravel())
 
 # %% [markdown]
-# Your labels start at 1. Images differ in size, so a DALI batch is a *list* of arrays. **Your turn:** write the next operator, which crops and resizes them to one size. Keep your script's crop, a square of 70 to 100% of the shorter side: `random_area=[0.37, 0.75]` (for 4:3 images), `random_aspect_ratio=[1, 1]`. (DALI's default is 8 to 100% of the area, the published recipe's 5 to 100%.) Python runs your function only **once**, when the graph is built, so a number that Python draws stays the same. Let operators draw, as with `tf.random` in notebook 04.
+# Your labels start at 1. Images differ in size, so a DALI batch is a *list* of arrays. **Your turn:** write the next operator, which crops and resizes them to one size. `random_area=[0.37, 0.75]` and `random_aspect_ratio=[1, 1]` are nearly your script's crop: for 4:3 images, squares of 70 to 100% of the shorter side. (DALI's default is 8 to 100% of the area.) Python runs your function only **once**, when the graph is built, so a number that Python draws stays the same. Use DALI's random operators, like `tf.random` in notebook 04.
 
 
 # %%
@@ -235,11 +245,11 @@ if DALI:
 # %% [markdown]
 # ### What each operator costs
 #
-# To see what a faster decoder could gain, the next cell cuts the graph off after each operator. It measures **CPU time**, which does not count waiting for a core that another program uses. *Decode the crop* is a fused operator, which decodes only that part: on average, about half of the image. **Predict:** what share of the graph's time is decoding, and what share of decoding is left with the fused operator? Enter both.
+# What could a faster decoder gain? The next cell cuts off the graph after each operator and measures **CPU time**, which excludes waiting for a busy core. *Decode the crop* is a fused operator, which decodes only that part: about half of the image. **Predict:** what share of the graph's time is decoding, and what share of decoding is left with the fused operator?
 
 
 # %%
-guesses = {"decoding": 0.4, "left": 0.5}  # your numbers
+guesses = {"decoding": None, "left": None}  # your numbers
 no_prefetch = {"exec_async": False, "exec_pipelined": False, "prefetch_queue_depth": 1}
 area = {"random_area": [0.37, 0.75], "random_aspect_ratio": [1, 1]}
 if DALI:
@@ -267,56 +277,66 @@ if DALI:
             ms[name].append(1000 * seconds / (16 * session.operator_batches))
     read, decode, graph, part = (np.array(values) for values in ms.values())
     rows = [[name, np.median(values), min(values), max(values)] for name, values in ms.items()]
-    workshop.table(rows, ["CPU ms per image", "median", "least", "most"])
+    workshop.table(rows, ["graph", "median", "least", "most"], "CPU ms per image")
     share = workshop.ratio((decode - read) / graph)
     left = workshop.ratio((part - read) / (decode - read))
-    print(f"Decoding, as a share of the graph: {share}; you predicted {guesses['decoding']}")
-    print(f"Decoding the crop over decoding the image: {left}; you predicted {guesses['left']}")
+    print(f"Decoding, as a share of the graph: {share}{predicted(guesses['decoding'])}")
+    print(f"Decoding the crop over decoding the image: {left}{predicted(guesses['left'])}")
 
 # %% [markdown]
 # A JPEG's codes vary in length. So to reach the crop's last row, a decoder has to unpack all rows before it, in full width: half of the image can cost more than half of the time.
 #
 # ### When and where to decode
 #
-# DALI prefetches: it prepares the next batches while you train. With `device="mixed"`, the CPU unpacks the codes and the GPU does the rest. An A100 or H100 also has a JPEG engine, which does both for a share of the images, `hw_decoder_load` ([DALI's documentation](https://docs.nvidia.com/deeplearning/dali/user-guide/docs/operations/nvidia.dali.fn.decoders.image.html)). (The rows for a GPU are untested.) Each pipeline below decodes while your device trains on the cached batch. **Predict:** what does prefetching gain, and how close do the pipelines come to the device's own speed?
+# DALI prefetches: it prepares the next batches while you train. With `device="mixed"`, the CPU unpacks the codes and the GPU does the rest. An A100 or H100 also has a JPEG engine, which decodes a share of the images on its own ([`hw_decoder_load`](https://docs.nvidia.com/deeplearning/dali/user-guide/docs/operations/nvidia.dali.fn.decoders.image.html)). Each pipeline below decodes while the device, or the simulated V100, works on the cached batch. **Predict:** what does prefetching gain?
+#
+# **Your turn:** write `only_crop`, with the fused operator. `place` is its `device`.
+
 
 # %%
+def whole(jpegs, size, place):
+    images = fn.decoders.image(jpegs, device=place, hw_decoder_load=0.65)
+    return crop(images, size)
+
+
+def only_crop(jpegs, size, place):
+    """Decode random squares only, 37 to 75% of the area; resize them to `size` x `size` pixels."""
+    return None  # your code: fn.decoders.image_random_crop and fn.resize
+
+
+guess = None  # your number: what prefetching gains
 if DALI:
+    only_crop = nb05.check_only_crop(only_crop)
 
     @pipeline_def(batch_size=session.batch, **where)
-    def whole(place, load=0.9):
-        jpegs = fn.readers.tfrecord(**source)["image/encoded"]
-        images = fn.decoders.image(jpegs, device=place, hw_decoder_load=load)
-        return crop(images, session.pixels)
+    def decoded(decode, place):
+        return decode(fn.readers.tfrecord(**source)["image/encoded"], session.pixels, place)
 
-    @pipeline_def(batch_size=session.batch, **where)
-    def only_crop(place):
-        jpegs = fn.readers.tfrecord(**source)["image/encoded"]
-        images = fn.decoders.image_random_crop(jpegs, device=place, **area)
-        return fn.resize(images, size=(session.pixels, session.pixels))
+    def decoding(decode, place, **options):
+        images = one.to(device) if place == "mixed" else one  # where DALI's are
+        return (images for _ in batches_of(decoded(decode, place, **options)))
 
     decoders = {
-        "CPU, no prefetch": batches_of(whole("cpu", **no_prefetch)),
-        "CPU": batches_of(whole("cpu")),
-        "CPU, only the crop": batches_of(only_crop("cpu")),
+        "CPU, no prefetch": decoding(whole, "cpu", **no_prefetch),
+        "CPU": decoding(whole, "cpu"),
+        "CPU, only the crop": decoding(only_crop, "cpu"),
     }
-    if device.type == "cuda":
-        decoders["mixed, 65% on the engine"] = batches_of(whole("mixed", 0.65))
-        decoders["mixed, 90% on the engine"] = batches_of(whole("mixed", 0.9))
-        decoders["mixed, only the crop"] = batches_of(only_crop("mixed"))
-    rates = in_turns(decoders, lambda _: step(one))
-    for name, values in rates.items():
-        print(f"{name:25} {np.median(values):6,.0f} images/s with training")
+    if device.type == "cuda":  # not tested
+        decoders["mixed"] = decoding(whole, "mixed")
+        decoders["mixed, only the crop"] = decoding(only_crop, "mixed")
+    rates = in_turns(decoders, step)
+    rows = [[name, np.median(values), min(values), max(values)] for name, values in rates.items()]
+    workshop.table(rows, ["decoder", "median", "least", "most"], "images/s with the step")
     gain = workshop.ratio(np.divide(rates["CPU"], rates["CPU, no prefetch"]))
-    print(f"The device alone: {needed:,.0f} images/s. Prefetching gains {gain}")
+    print(f"The device alone: {needed:,.0f} images/s. Prefetching gains {gain}{predicted(guess)}")
     fastest = max(rates, key=lambda name: np.median(rates[name]))
 
 # %% [markdown]
-# Without prefetching, the times of decoding and training add up; with it, the longer one counts. So it gains at most a factor of 2. **On a GPU**, your script should decode like the row that is fastest *with training*. Pass `hw_decoder_load` yourself: [65% and 90%](https://github.com/NVIDIA/DALI/pull/6366) have both been its default.
+# Without prefetching, the times of decoding and training add up; with it, a step takes as long as the slower of the two. So it can at most double the speed, if both take equally long (turns scatter around that). **On a GPU**, use the fastest row's decoder in your script, and pass `hw_decoder_load` yourself: its default has been 65% and 90%, which [differed by 1.8%](https://github.com/NVIDIA/DALI/pull/6366) for NVIDIA.
 #
 # ## A fair comparison
 #
-# Compare DALI, with the fastest row above, with two `DataLoader`s: the one with Pillow, and one in which simplejpeg decodes and PyTorch resizes. All take your script's crops, resize with antialiasing, and use one thread or process per core. The `DataLoader`s open files; DALI reads your shards. Both are cached by now. **Predict:** how many times as fast as each `DataLoader` is DALI?
+# Compare DALI, with the fastest median above, with two `DataLoader`s: the one with Pillow, and one in which simplejpeg decodes and PyTorch resizes. All take nearly the same crops, resize with antialiasing, and use one thread or process per core. The `DataLoader`s open files and DALI reads your shards, all in the page cache by now. **Predict:** how many times as fast as each `DataLoader` is DALI?
 
 
 # %%
@@ -329,7 +349,7 @@ class FasterSigns(Signs):
         return small[0].permute(1, 2, 0)
 
 
-guesses = {"Pillow": 1.5, "simplejpeg": 1.5}  # your numbers
+guesses = {"Pillow": None, "simplejpeg": None}  # your numbers
 loaders = {"Pillow": load(signs, num_workers=cores)}
 if simplejpeg:
     loaders["simplejpeg"] = load(FasterSigns(session.pixels), num_workers=cores)
@@ -340,27 +360,27 @@ del loaders
 for name, guess in guesses.items():
     if DALI and name in rates:
         gain = workshop.ratio(np.divide(rates["DALI"], rates[name]))
-        print(f"DALI ({fastest}) over {name}: {gain}; you predicted {guess:g}")
+        print(f"DALI ({fastest}) over {name}: {gain}{predicted(guess)}")
 medians = {name: round(np.median(values)) for name, values in rates.items()}
 best = max(medians, key=medians.get)
 fig, axes = plt.subplots(figsize=(9, 3.4))
 workshop.ranges(axes, rates, "input")
 axes.axvline(needed, color="black", ls="--")
-axes.text(needed, -0.7, f"the device needs {needed:,.0f} ", ha="right")
+axes.text(needed, -0.7, f"the device alone: {needed:,.0f} images/s ", ha="right")
 axes.set(xlabel=f"images/s on {cores} cores, {session.pixels} px: median, and each turn")
 title = f"{best}, the best median: {medians[best] / needed:.0%} of what the device needs"
 fig.suptitle(title, x=0.01, ha="left")
-workshop.figure(fig, alt=f"Images per second: {medians}. The device needs {needed:.0f}.")
+workshop.figure(fig, alt=f"Images per second: {medians}. The device alone: {needed:.0f}.")
 session.note("fastest_loader", f"{best}, {medians[best]:,.0f} images/s", "", "The fastest loader")
 
 # %% [markdown]
-# On a CPU, all decode the same JPEGs on the same cores, so only the libraries' code differs. If `simplejpeg` wins, it is the cheapest gain of this notebook: a few lines in `Photos`, without shards. Your own step gains only if its headroom above was large. A loader whose bar ends left of the dashed line cannot feed the device: use more cores, store smaller images, or decode on other hardware.
+# On a CPU, all use the same cores for the same JPEGs, but they differ in their decoders and resizers, in threads or processes, and in how much of each image they decode. If `simplejpeg` wins, it is the cheapest gain of this notebook: a few lines in `Photos`, without shards. A loader whose bar ends left of the dashed line cannot feed the device: use more cores, store smaller images, or decode on other hardware. On a GPU, `mixed` also takes time from the training: trust the table above.
 #
-# A loader can also be faster because it resizes without antialiasing, which [cost a small network 4 points of top-1](../docs/troubleshooting.md#accuracy-is-lower-with-dali-images-are-resized-differently) (recorded).
+# A loader can also be faster because it resizes without antialiasing. But then [its images differ from Pillow's](../docs/troubleshooting.md#accuracy-is-lower-with-dali-images-are-resized-differently), in one example by 21 of 255 levels on average.
 #
 # ## Your own step again: one more rung
 #
-# Even if DALI is no faster here, it is your next rung: notebooks 06 and 08 build on it. Write the two functions that turn your `runs/train.py` into a script that reads your shards with DALI, with the same crop and no mirror. Each rank must read its own part. Normalising turns every 1-byte value into a 4-byte float, so do it last; on a GPU, it runs there, where its input is.
+# On a few cores, a faster `DataLoader` may be the better choice. DALI's advantage is that a GPU can decode. So it is your next rung, and notebooks 06 and 08 build on it. Write the two functions that turn your `runs/train.py` into a script that reads your shards with DALI, without mirroring. Normalise last, because it turns each byte into a 4-byte float.
 
 
 # %%
@@ -368,8 +388,7 @@ def photos(folder, size, device, rank, ranks):
     """Return two nodes: crops, float32 (3, size, size) from -1 to 1, and labels from 0."""
     # 1. fn.readers.tfrecord of train-* and index/train-* in the folder, with random_shuffle;
     #    with shard_id and num_shards, rank `rank` of `ranks` reads its part
-    # 2. fn.decoders.image_random_crop and fn.resize, or what was fastest on your GPU;
-    #    device="mixed" if device.type is "cuda"
+    # 2. only_crop, or what was fastest on your GPU; "mixed" if device.type is "cuda"
     # 3. fn.crop_mirror_normalize, which computes (pixel - mean) / std, one plane per colour
     return None  # your code
 
@@ -390,13 +409,13 @@ if DALI:
     print(tuple(images.shape), images.dtype, images.device, labels[:8].tolist())
 
 # %% [markdown]
-# Copy both into `runs/train.py`, with `@pipeline_def` above `photos`, in place of `Photos`, the sampler, the loader and `set_epoch`. Details:
+# Copy both into `runs/train.py`, with `@pipeline_def` above `photos`, in place of `Photos`, the old `endless`, the sampler, the loader and `set_epoch`. Details:
 #
-# - Copy DALI's imports (also `DALIClassificationIterator`), and whatever else you use from this notebook, such as `area`.
+# - Copy DALI's imports (also `DALIClassificationIterator`), and whatever else you use from this notebook, such as `only_crop` and `area`.
 # - `--data` is now the folder with the shards; count the classes in its `classes.txt`.
 # - The call to `photos` (name its result differently) also takes `batch_size`, `num_threads`, `seed` (the rank) and `device_id` (`None` on a CPU, the local rank on a GPU).
 #
-# Is your edit correct? The next cell runs three small steps in two CPU processes. If you forget to subtract 1 from the labels, label 12 is out of range, and the processes end with an error. Watch the row *share the samples*: without `shard_id` and `num_shards` the script is just as fast, but every rank reads every image. A ○ means that this short run cannot tell.
+# The next cell runs three small steps in two CPU processes. Watch the row *share the samples*: without `shard_id` and `num_shards` the script is just as fast, but every rank reads every image. A ○ means that this short run cannot tell.
 
 # %%
 own = session.runs / "train.py"
@@ -411,11 +430,11 @@ else:
 workshop.ladder.changes("3_dali")  # the finished edit
 
 # %% [markdown]
-# Rung 2 has its workers now, and its headroom bounds the gain. **Predict** DALI's speed-up over rung 2: replace `None`.
+# Rung 2 has workers now, so on a GPU its headroom bounds the gain. On a CPU, both loaders also take cores from the step. **Predict** DALI's speed-up over rung 2.
 
 # %%
 guess = None  # your number
-if guess:
+if guess is not None:
     workshop.ladder.predict("3_dali", guess)
 found = workshop.ladder.race(
     ["2", "3_dali"], turns=session.turns, ranks=ranks, own="3_dali",  # your script is past rung 2
@@ -424,7 +443,7 @@ found = workshop.ladder.race(
 )  # fmt: skip
 if "3_dali" in found and found["3_dali"]["paired"]:
     ratios = np.divide(found["3_dali"]["turns"], found["2"]["turns"])
-    print(f"DALI over rung 2: {workshop.ratio(ratios)}; you predicted {guess or 'nothing'}")
+    print(f"DALI over rung 2: {workshop.ratio(ratios)}{predicted(guess)}")
 workshop.ladder.figure("3_dali")
 for rung, report in found.items():
     rest = report["compute_ms"] + report.get("communication_ms", 0)
@@ -432,11 +451,11 @@ for rung, report in found.items():
     print(f"{rung}: input is {waiting:.1%} of a step: a headroom of {1 / (1 - waiting):.2f}")
 
 # %% [markdown]
-# If DALI's headroom is below 1.05, leave the input alone: less waiting gains at most 5%. If it is larger, give DALI more threads, or decode on the GPU. If DALI is clearly slower than rung 2 without more headroom, its threads disturb the step. The figure's square compares DALI on the recorded H100 with rung 1 in 12 workers.
+# If DALI's headroom is below 1.05, leave the input alone. If it is larger, give DALI more threads, or decode on the GPU. If the rungs differ clearly and neither has headroom, their workers or threads take more or less of the step's cores. The gain is the median of the turns' ratios, so it can differ from the ratio of the medians.
 #
 # ## Key takeaways
 #
-# - Measure the headroom before you change a loader. Near 1: change nothing. Idle cores: configure workers. Busy cores: a faster decoder, or DALI on a GPU.
+# - Measure the headroom before you change a loader. If it is near 1, change nothing. If cores are idle, add workers. If they are busy, use a faster decoder, or decode on a GPU.
 # - A pipeline is built once and run without Python. Let operators draw random numbers.
 # - Let loaders take turns when you compare them, on the same images and with the same resizing.
 # - Defaults differ between loaders, so set crop area, antialiasing, aspect ratio and shuffling explicitly.

@@ -241,17 +241,21 @@ def striped_ramps() -> np.ndarray:
     return pixels
 
 
-def write_numbered_shards(folder: Path) -> list[str]:
-    """Write shards of small images, with indexes; labels, from 1, number them. Return the paths."""
+def striped_jpeg() -> bytes:
     from PIL import Image
 
     buffer = io.BytesIO()
     Image.fromarray(striped_ramps()).save(buffer, "JPEG", quality=95, subsampling=0)
-    shards = []
+    return buffer.getvalue()
+
+
+def write_numbered_shards(folder: Path) -> list[str]:
+    """Write shards of small images, with indexes; labels, from 1, number them. Return the paths."""
+    image, shards = striped_jpeg(), []
     (folder / "index").mkdir(exist_ok=True)
     for number in range(SHARDS):
         labels = range(number * EACH + 1, (number + 1) * EACH + 1)
-        data = [serialize_example({IMAGE: buffer.getvalue(), LABEL: label}) for label in labels]
+        data = [serialize_example({IMAGE: image, LABEL: label}) for label in labels]
         shard = folder / f"train-{number:05}-of-{SHARDS:05}"
         with open(shard, "wb") as file:
             index_path(shard).write_bytes(format_index(write_records(file, data)))

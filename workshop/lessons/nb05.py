@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dis
 import functools
+import inspect
 import itertools
 import tempfile
 from collections.abc import Callable, Iterator
@@ -22,6 +24,7 @@ from workshop.lessons.nb04 import (
     RANKS,
     SHARDS,
     WIDTH,
+    striped_jpeg,
     striped_ramps,
     write_numbered_shards,
 )
@@ -41,6 +44,15 @@ def crop(images: Any, size: int) -> Any:
     return fn.random_resized_crop(images, size=[size, size], **area)
 
 
+def only_crop(jpegs: Any, size: int, place: str) -> Any:
+    """Decode random squares only, 37 to 75% of the area; resize them to `size` x `size` pixels."""
+    from nvidia.dali import fn
+
+    area = {"random_area": [0.37, 0.75], "random_aspect_ratio": [1, 1]}
+    images = fn.decoders.image_random_crop(jpegs, device=place, **area)
+    return fn.resize(images, size=[size, size])
+
+
 def photos(folder: Path, size: int, device: Any, rank: int, ranks: int) -> tuple[Any, Any]:
     """Return normalised crops (NCHW) and labels, from 0, of a rank's share of the shards."""
     from nvidia.dali import fn, tfrecord
@@ -52,11 +64,9 @@ def photos(folder: Path, size: int, device: Any, rank: int, ranks: int) -> tuple
         path=shards, index_path=index, shard_id=rank, num_shards=ranks,
         features={"image/encoded": image, "image/class/label": label}, random_shuffle=True,
     )  # fmt: skip
-    images = fn.decoders.image_random_crop(
-        data["image/encoded"], device="mixed" if device.type == "cuda" else "cpu",
-        random_area=[0.37, 0.75], random_aspect_ratio=[1, 1],
-    )  # fmt: skip
-    images = fn.crop_mirror_normalize(fn.resize(images, size=[size, size]), mean=127.5, std=127.5)
+    place = "mixed" if device.type == "cuda" else "cpu"
+    images = only_crop(data["image/encoded"], size, place)
+    images = fn.crop_mirror_normalize(images, mean=127.5, std=127.5)
     return images, data["image/class/label"] - 1
 
 
@@ -70,7 +80,26 @@ def endless(loader: Any) -> Iterator[tuple[Any, Any]]:
 
 def check_crop(yours: Callable[..., Any]) -> Callable[..., Any]:
     """Return a learner's `crop` if it is right, else the finished one."""
-    return choose("crop", yours, crop, functools.partial(judge_crop, yours), show=True)
+    judge = functools.partial(judge_crop, yours, striped_ramps())
+    return choose("crop", yours, crop, judge, show=True)
+
+
+def check_only_crop(yours: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a learner's `only_crop` if it is right, else the finished one."""
+    jpeg = np.frombuffer(striped_jpeg(), np.uint8)
+
+    def judge() -> str:
+        said = judge_crop(yours, jpeg, "cpu")
+        code = inspect.unwrap(yours).__code__
+        loads = [one.argrepr for one in dis.get_instructions(code) if "LOAD_" in one.opname]
+        used = code.co_varnames[2] in ", ".join(loads).split(", ")
+        refuse(("image" in code.co_names, "It decodes whole images.",
+                "Use fn.decoders.image_random_crop."),
+               (not used, "It ignores `place`.", "Pass device=place to the decoder."),
+        )  # fmt: skip
+        return said
+
+    return choose("only_crop", yours, only_crop, judge, show=True)
 
 
 def attempted(yours: Callable[..., Any]) -> Callable[..., Any]:
@@ -88,12 +117,13 @@ def attempted(yours: Callable[..., Any]) -> Callable[..., Any]:
 def run_on_constant(
     image: np.ndarray, count: int, yours: Callable[..., Any], *given: Any
 ) -> np.ndarray:
-    """Return what `yours(node, *given)` makes of `count` copies of an image."""
+    """Return what `yours(node, *given)` makes of `count` copies of an image or a JPEG."""
     from nvidia.dali import types
 
     @functools.wraps(yours)
     def graph() -> Any:
-        node = types.Constant(image, layout="HWC", device="cpu")
+        layout = {"layout": "HWC"} if image.ndim == 3 else {}  # a JPEG has none
+        node = types.Constant(image, device="cpu", **layout)
         found = attempted(yours)(node, *given)
         refuse((isinstance(found, tuple | list), "It returns several nodes.", "Return one."))
         return found, node
@@ -104,10 +134,11 @@ def run_on_constant(
 def check_boxes(levels: np.ndarray, near: float) -> None:
     """Raise Wrong unless crops (n, 3, size, size) of the known image are squares of its area.
 
-    They must be neither mirrored nor aliased. The smallest and the largest are as `near` to the
-    limits of the area as they are with this number of crops.
+    They must differ in their place and be neither mirrored nor aliased. The smallest and the
+    largest are as `near` to the limits of the area as they are with this number of crops.
     """
-    _, _, width, height = boxes(levels).T
+    left, top, width, height = boxes(levels).T
+    places = [left, left + width / 2, left + width, top, top + height / 2, top + height]
     areas = width * height / WIDTH / HEIGHT
     right = 0.35 < areas.min() < 0.37 + near and areas.max() > 0.75 - near
     halves = np.split(levels.mean(axis=2), 2, axis=2)  # red grows from left to right, blue does not
@@ -119,20 +150,24 @@ def check_boxes(levels: np.ndarray, near: float) -> None:
             "Pass random_aspect_ratio=[1, 1]."),
            (not right, f"The crops have {areas.min():.0%} to {areas.max():.0%} of the area.",
             "Pass random_area=[0.37, 0.75]: a number drawn by Python stays the same."),
+           (np.ptp(places, axis=1).min() < 5, "All crops have the same corner or centre.",
+            "Let an operator draw their place, too, as random_resized_crop does."),
            (levels[:, 2, 2:-2, 2:-2].std() > ALIASED, "The images are not antialiased: fine stripes"
             " of the photos become coarse ones.", "Leave out antialias=False and interp_type."),
     )  # fmt: skip
 
 
-def judge_crop(yours: Callable[..., Any]) -> str:
+def judge_crop(yours: Callable[..., Any], image: np.ndarray, *place: str) -> str:
     """Return what is right. Raises Wrong, or NotImplementedError if the node is None."""
-    crops = run_on_constant(striped_ramps(), 32 * BATCH, yours, SIZE)
+    crops = run_on_constant(image, 32 * BATCH, yours, SIZE, *place)
     refuse((crops.shape[1:] == (3, SIZE, SIZE), "Crops have the channels first.",
             "Leave them last, as in the images: do not transpose."),
            (crops.shape[1:] != (SIZE, SIZE, 3), f"Crops have the shape {crops.shape[1:]}, not"
-            f" ({SIZE}, {SIZE}, 3).", "Pass size=(size, size)."))  # fmt: skip
+            f" ({SIZE}, {SIZE}, 3).", "Pass size=(size, size)."),
+           (crops.dtype != np.uint8, f"The pixels are {crops.dtype}.",
+            "Leave out dtype: uint8 is the smallest."))  # fmt: skip
     check_boxes(np.moveaxis(crops, 3, 1).astype(float), near=0.03)
-    return "`crop` is right: the notebook uses yours."
+    return f"`{yours.__name__}` is right: the notebook uses yours."
 
 
 def check(graph: Callable[..., Any], batches: Callable[..., Any]) -> tuple[Any, Any]:
@@ -155,7 +190,9 @@ def judge_photos(yours: Callable[..., Any], folder: Path) -> str:
         judge_images(images)
         count = BATCH * STEPS
         refuse((labels.size != count, f"{count} images have {labels.size} labels.",
-                "Return one label per image, after the images."))  # fmt: skip
+                "Return one label per image, after the images."),
+               (labels.dtype != np.int64, f"The labels are {labels.dtype}.",
+                "Leave them int64, as in the shards: F.cross_entropy needs that."))  # fmt: skip
         read.append(labels.tolist())
         if len(set(read[-1])) < len(read[-1]) or max(read[-1]) > SHARDS * EACH:
             wrong("The records are not those of `folder`.", "Find train-* and index/train-* in it,"
@@ -198,8 +235,8 @@ def judge_endless(
         refuse((shapes != right, f"It yields the shapes {shapes}; they should be {right}.",
                 'Yield a pair: batch["data"] and batch["label"].squeeze(1).'))  # fmt: skip
         kind = str(item[1].dtype)
-        refuse(("int" not in kind, f"The labels are {kind}.",
-                "Yield them as they are: F.cross_entropy takes integers as classes."))  # fmt: skip
+        refuse(("int64" not in kind, f"The labels are {kind}.",
+                "Yield them as they are: F.cross_entropy needs int64."))  # fmt: skip
         labels.append(item[1].tolist())
     first = {label for batch in labels[:STEPS] for label in batch}
     refuse(

@@ -13,10 +13,10 @@ from workshop.lessons import nb05
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("torch", "dali")]
 
-PHOTOS, ENDLESS = inspect.getsource(nb05.photos), inspect.getsource(nb05.endless)
-
-
-CROP = inspect.getsource(nb05.crop)
+CROP, ENDLESS = inspect.getsource(nb05.crop), inspect.getsource(nb05.endless)
+ONLY_CROP = inspect.getsource(nb05.only_crop)
+PHOTOS = f"{ONLY_CROP}\n\n{inspect.getsource(nb05.photos)}"
+SIDE = "fn.random.uniform(range=[126., 180.])"  # 0.7 to 1.0 times the height
 
 
 def stub(*given):
@@ -29,7 +29,7 @@ def edited(source: str, old: str, new: str):
     names: dict = {"Path": Path, "Iterator": object, "Any": object}
     source = source.replace("import fn", "import types, fn")
     exec(f"from __future__ import annotations\n{source.replace(old, new)}", names)
-    return next(names[name] for name in ("photos", "endless", "crop") if name in names)
+    return next(names[name] for name in ("photos", "only_crop", "endless", "crop") if name in names)
 
 
 def test_finished_versions_pass_and_stubs_are_not_attempted(tmp_path: Path, capsys):
@@ -44,7 +44,10 @@ def test_written_crop_is_used_and_an_unwritten_one_replaced(capsys):
     own = edited(CROP, "[size, size]", "(size, size)")
     assert nb05.check_crop(own) is own, capsys.readouterr().out
     assert nb05.check_crop(stub) is nb05.crop
-    assert "not written yet" in capsys.readouterr().out
+    own = edited(ONLY_CROP, "[size, size]", "(size, size)")
+    assert nb05.check_only_crop(own) is own
+    assert nb05.check_only_crop(stub) is nb05.only_crop
+    assert capsys.readouterr().out.count("not written yet") == 2
 
 
 @pytest.mark.parametrize(
@@ -59,6 +62,19 @@ def test_written_crop_is_used_and_an_unwritten_one_replaced(capsys):
         ("[size, size]", "[size, 2 * size]", "shape"),
         ("return fn.", "return images, fn.", "several nodes"),
         ("**area)", "**area, antialias=False)", "not antialiased"),
+        ("**area)", "**area, dtype=types.FLOAT)", "float32"),
+        (
+            "return fn.random_resized_crop(images, size=[size, size], **area)",
+            f"side = {SIDE}\n    images = fn.crop(images, crop_w=side, crop_h=side)\n"
+            "    return fn.resize(images, size=[size, size])",
+            "same corner or centre",
+        ),
+        (
+            "return fn.random_resized_crop(images, size=[size, size], **area)",
+            f"side = {SIDE}\n    images = fn.crop(images, crop_w=side, crop_h=side,"
+            " crop_pos_x=0.0, crop_pos_y=0.0)\n    return fn.resize(images, size=[size, size])",
+            "same corner or centre",
+        ),
         ("**area)", "**area, interp_type=types.INTERP_NN)", "not antialiased"),
         (
             "fn.random_resized_crop(images, size=[size, size], **area)",
@@ -87,27 +103,56 @@ def test_crop_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, caps
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
+        ("image_random_crop(jpegs, device=place, **area)", "image(jpegs, device=place)",
+         "not squares"),
+        ("    images = fn.decoders.image_random_crop(jpegs, device=place, **area)",
+         f"    side = {SIDE}\n    images = fn.decoders.image_crop(jpegs, crop_w=side, crop_h=side)",
+         "same corner or centre"),
+        ("fn.decoders.image_random_crop(jpegs, device=place, **area)",
+         "fn.random_resized_crop(fn.decoders.image(jpegs, device=place), size=size, **area)",
+         "decodes whole images"),
+        ("device=place, ", "", "ignores `place`"),
+        ("fn.resize(images, size=[size, size])", "images", "different sizes"),
+        ('"random_area": [0.37, 0.75], ', "", "% of the area"),
+        ("size=[size, size]", "size=[size, size], antialias=False", "not antialiased"),
+        ("size=[size, size]", "size=[size, size], dtype=types.FLOAT", "float32"),
+    ],
+)  # fmt: skip
+def test_only_crop_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, capsys):
+    assert nb05.check_only_crop(edited(ONLY_CROP, old, new)) is nb05.only_crop
+    wrong = capsys.readouterr().out
+    assert said in wrong and "finished version" in wrong, wrong
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
         ("shard_id=rank, num_shards=ranks,", "", "as shard_id"),
         (", random_shuffle=True", "", "order of the files"),
         (" - 1\n", "\n", "Labels start at 1"),
         ("mean=127.5, std=127.5", "", "instead of -1 to 1"),
+        ("    images = fn.decoders.image_random_crop(jpegs, device=place, **area)",
+         f"    side = {SIDE}\n    images = fn.decoders.image_crop(jpegs, crop_w=side, crop_h=side)",
+         "same corner or centre"),
+        (" - 1\n", " - 1.0\n", "The labels are float32"),
+        ("return images, data[\"image/class/label\"] - 1",
+         "return images, fn.cast(data[\"image/class/label\"], dtype=types.INT32) - 1", "are int32"),
         ("std=127.5", "std=255", "Pixels range from -0."),
         ("return images, data[\"image/class/label\"] - 1",
          "return data[\"image/class/label\"] - 1, images", "Return images, then labels"),
         ("return images, data[\"image/class/label\"] - 1", "return images, images", "labels."),
-        ('"mixed" if device.type == "cuda" else "cpu",', '"cpu", output_type=types.BGR,',
-         "Red and blue are exchanged"),
+        ("device=place,", "device=place, output_type=types.BGR,", "Red and blue are exchanged"),
         ("size=[size, size])", "size=[size, size], interp_type=types.INTERP_NN)",
          "not antialiased"),
-        ("fn.resize(images, size=[size, size])", "images", "have different sizes"),
+        ("return fn.resize(images, size=[size, size])", "return images", "have different sizes"),
         ("std=127.5", 'std=127.5, output_layout="HWC"', "(16, 16, 3)"),
         ("index_path=index, ", "", "index"),
         ("return images, ", "return ", "not a pair"),
-        ("random_area=[0.37, 0.75], ", "", "% of the area"),
+        ('"random_area": [0.37, 0.75], ', "", "% of the area"),
         ("[0.37, 0.75]", "[0.49, 1.0]", "49% to 75% of the area"),
         ("[0.37, 0.75]", "[0.4, 0.4]", "a number drawn by Python"),
         ("size=[size, size])", "size=[size, size], antialias=False)", "not antialiased"),
-        ("random_aspect_ratio=[1, 1],", "", "not squares"),
+        (', "random_aspect_ratio": [1, 1]', "", "not squares"),
         ("mean=127.5, ", "mean=127.5, mirror=fn.random.coin_flip(), ", "mirrored"),
         ("map(str, folder", "(folder", "map(str, …)"),
         ("def photos", "import nvidia.dali\n@nvidia.dali.pipeline_def\ndef photos", "Leave out"),
@@ -123,6 +168,7 @@ def test_graph_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, cap
     ("old", "new", "said"),
     [
         (".squeeze(1)", ".squeeze(1).float()", "The labels are torch.float32"),
+        (".squeeze(1)", ".squeeze(1).int()", "The labels are torch.int32"),
         (".squeeze(1)", "", "(8, 1)]; they should be"),
         ("(loader):", "(loader, size=24):", "ends after 3 batches"),
         (
@@ -146,10 +192,9 @@ def test_iterator_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, 
 def test_photos_may_decode_whole_images_with_a_share_for_the_gpus_engine(capsys):
     source = PHOTOS
     for old, new in [
-        ("image_random_crop(", "image("),
-        ("random_area=[0.37, 0.75], random_aspect_ratio=[1, 1],", "hw_decoder_load=0.9,"),
-        ("fn.resize(images, size=[size, size])", "fn.random_resized_crop(images,"
-         " size=[size, size], random_area=[0.37, 0.75], random_aspect_ratio=[1, 1])"),
+        ("image_random_crop(jpegs, device=place, **area)", "image(jpegs, hw_decoder_load=0.9)"),
+        ("fn.resize(images, size=[size, size])",
+         "fn.random_resized_crop(images, size=[size, size], **area)"),
     ]:  # fmt: skip
         assert old in source
         source = source.replace(old, new)
