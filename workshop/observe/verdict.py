@@ -174,9 +174,7 @@ def order_of(rank: Rank) -> str:
         return "; each epoch has the same order: call sampler.set_epoch(epoch) before it"
     if len(first) == 1:
         if not rank.epoch_set:
-            return (
-                "; set_epoch was not called before the first epoch: without it, all are alike"
-            )
+            return "; set_epoch was not called before the first epoch: without it, all are alike"
         return "; its order in a second epoch was not seen (set_epoch)"
     return ""
 
