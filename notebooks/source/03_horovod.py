@@ -138,7 +138,7 @@ nb03.check_ring(all_reduce, "ring.py")
 #
 # Only rank 0 reports, traces and saves (with DDP, the weights of `model.module`), and images/s counts all ranks' images. The finished scripts report the **exposed** exchange, the wait between the last gradient and the update, as `communication`. Yours doesn't have to.
 #
-# > Horovod's last release is from June 2023, and its CI is [off](https://github.com/horovod/horovod/pull/4318). *Start new work with DDP.*
+# > Horovod's last release is from June 2023, and its CI is [switched off](https://github.com/horovod/horovod/pull/4318). *Start new work with DDP.*
 #
 # **Your turn.** Choose a library (either works on every rung). Change your `runs/train.py` before you open a solution:
 
