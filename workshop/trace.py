@@ -323,7 +323,7 @@ def draw(
         least = 0.002 * (end - begin)  # a narrower bar is not visible, unless there are many
         every = [span for lane in lanes for span in lane.spans]
         broad = {kind for b, e, kind in every if e - b > least}
-        shown = [kind for kind in KINDS if kind in broad or total(every, kind) > 10 * least]
+        shown = [kind for kind in KINDS if kind in broad or total(every, kind) > 20 * least]
         keys = [plt.Rectangle((0, 0), 1, 1, label=kind, **look(kind)) for kind in shown]
         fig.legend(handles=[*keys, *bands[:1]], ncols=6, loc="outside lower left")
     return output.figure_bundle(fig, f"One {of} of {short(length)}. {'; '.join(texts)}.")

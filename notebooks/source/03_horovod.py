@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 03 · Horovod and DDP
 #
-# After this notebook, you can turn a single-GPU script into a multi-GPU one with Horovod or DDP in five changes, recognise what goes wrong without each, write an all-reduce, and estimate what the exchange of gradients costs.
+# After this notebook, you can turn a single-GPU script into a multi-GPU one in five changes, recognise what goes wrong without each, write an all-reduce, and estimate what the exchange of gradients costs.
 #
 # **Time:** 90 minutes · **Needs:** notebook 02 · **On a CPU:** about 3 minutes to run · **With one GPU:** most of it runs on the CPU
 
@@ -99,7 +99,7 @@ slider
 # %% [markdown]
 # It takes `2 (n − 1)` steps. The other chunks travel at the same time, each one rank behind the next. A rank sends one chunk, 1/n of the gradients, per step: in all, `2 (n − 1) / n` times their size, less than twice: 153 MB with 4 ranks, 179 with 8. [Patarasuk and Yuan (2009)](https://doi.org/10.1016/j.jpdc.2008.09.002) showed that no algorithm can send less if the ranks do the adding. Horovod builds on the ring ([Sergeev and Del Balso, 2018](https://arxiv.org/abs/1802.05799)).
 #
-# **Your turn: write the ring** in 15 lines. In step `s` = 0, 1, …, rank `r` sends chunk `(r − s) % n` to the next rank and receives chunk `(r − s − 1) % n` from the one before. `dist.isend(tensor, rank)` and `dist.irecv(tensor, rank)`, which overwrites its tensor, return at once; call `wait()` on both before you touch a tensor. The chunks of `gradients.tensor_split(n)` are views: change them in place. The check compares yours with `dist.all_reduce` on two ranks and on three.
+# **Your turn: write the ring** in 15 lines. In step `s` = 0, 1, …, rank `r` sends chunk `(r − s) % n` to the next rank and receives chunk `(r − s − 1) % n` from the one before. `dist.isend(tensor, rank)` and `dist.irecv(tensor, rank)`, which overwrites its tensor, return at once; call `wait()` on both before you touch a tensor. The chunks of `gradients.tensor_split(n)` are views: change them in place.
 
 # %%
 import torch  # other processes run this cell: import here what it uses
@@ -119,7 +119,7 @@ nb03.check_ring(all_reduce, "ring.py")
 # %% [markdown]
 # ## What changes in your script?
 #
-# A launcher starts the ranks and gives each its number in an environment variable. The unchanged script ignores it: every rank would run the whole training, with no error and no speed-up. Five changes turn them into one training run, with Horovod, as in recipe 1 of the talk behind this course (2018), or with PyTorch's `DistributedDataParallel` (DDP):
+# A launcher starts the ranks and gives each its number in an environment variable. The unchanged script ignores it: every rank would run the whole training, with no error and no speed-up. Five changes turn them into one training run, with Horovod (recipe 1 of the 2018 talk) or PyTorch's `DistributedDataParallel` (DDP):
 #
 # | | Horovod: `import horovod.torch as hvd` | DDP: `from torch import distributed as dist` |
 # |---|---|---|
@@ -138,7 +138,7 @@ nb03.check_ring(all_reduce, "ring.py")
 #
 # Only rank 0 reports, traces and saves (with DDP, the weights of `model.module`), and images/s counts all ranks' images. The finished scripts report the **exposed** exchange, the wait between the last gradient and the update, as `communication`. Yours doesn't have to.
 #
-# > Horovod's last release is from June 2023, and its CI is [switched off](https://github.com/horovod/horovod/pull/4318). *Start new work with DDP.*
+# > Horovod's last release is from June 2023, and its CI is [off](https://github.com/horovod/horovod/pull/4318): start new work with DDP.
 #
 # **Your turn.** Choose a library (either works on every rung). Change your `runs/train.py` before you open a solution:
 
@@ -172,9 +172,9 @@ workshop.ladder.figure()
 # %% [markdown]
 # This is the **ladder**. Left: the length of a bar is images/s; its colours show how the time of a step divides. Each dot is one turn. Right: the speed-up over the rung before, with your prediction. A hollow mark means no clear difference. Eight V100s reach an efficiency of 89% (published: 10,263 images/s on eight, 1,443 on one). At an efficiency of 1/*n*, *n* ranks are as fast as one; below it, they are slower. On a CPU that is common, because one rank already uses all cores.
 #
-# Which part of a step grew most? (If the ranks share a CPU, compare with *n* times one rank's.) If it is compute, they share cores and memory bandwidth. If it is communication, they wait for messages or for each other: you trace that below.
+# Which part of a step grew most? (If the ranks share a CPU, compare with *n* times one rank's.) If it is compute, the ranks share cores; communication you trace below.
 #
-# But is the script *correct*? The next cell shows the evidence for each change: ✗ means *missing*, ○ *not seen*.
+# But is the script *correct*? (✗ means *missing*, ○ *not seen*.)
 
 # %%
 flags = ["--image-size", session.small_size, "--batch-size", session.small_batch]
@@ -265,7 +265,7 @@ dist.destroy_process_group()
 # - Without the **scaled rate**, the weights move only about 1/n as far on n ranks.
 # - Without the **broadcast**, the ranks' weights differ, so the average is not the gradient of any rank's model.
 # - Without the **average**, the ranks start out equal, drift apart, and move further.
-# - Without **all four**, every rank runs the same training. Equal weights are not enough: count the images.
+# - Without **all four**, every rank runs the same training. Count the images.
 #
 # No run failed.
 #
@@ -275,14 +275,14 @@ dist.destroy_process_group()
 # torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST1:29500 train.py
 # srun --nodes 2 --ntasks-per-node 1 torchrun --nnodes 2 …  # the same flags
 # horovodrun -np 16 -H HOST1:8,HOST2:8 python train.py
-# mpirun -np 16 -H HOST1:8,HOST2:8 … python train.py  # … are flags, explained there
+# mpirun -np 16 -H HOST1:8,HOST2:8 … python train.py
 # ```
 #
 # ## How much of the exchange does a step wait for?
 #
 # A message takes a fixed **latency** α plus its bytes over the **bandwidth** β. DDP sends gradients in **buckets**. It closes a bucket, and sends it, once it holds at least 25 MiB (26 MB); the first at 1 MiB, so that sending begins early. Horovod sends what is ready every millisecond. Both begin *during* the backward pass; the part that outlasts the pass is exposed.
 #
-# `overlap.py` runs on the CPU. It times two all-reduces, Gloo's (PyTorch's library for CPUs) and yours, from 4 KiB to 32 MiB. Then it times DDP's backward passes with and without exchange, in turns.
+# On the CPU, `overlap.py` times two all-reduces, Gloo's (PyTorch's library for CPUs) and yours, from 4 KiB to 32 MiB, then DDP's backward passes with and without exchange.
 
 # %%
 # %%writefile overlap.py
@@ -400,7 +400,7 @@ print(f"ring.py / Gloo: {slower[0]:.1f} at 4 KiB, {slower[-1]:.1f} at the larges
 
 fig, axes = plt.subplots(figsize=(9, 3.6), layout="constrained")
 colour = workshop.MEANING["communication"]
-axes.loglog(swept_bytes, 1e3 * line, color="0.55", lw=1, label="α + bytes / β")
+axes.loglog(swept_bytes, 1e3 * line, "-", color="0.55", lw=1, label="α + bytes / β")
 axes.loglog(swept_bytes, 1e3 * seconds, "o", color=colour, label="Gloo")
 axes.loglog(swept_bytes, 1e3 * own, "o", color=colour, mfc="white", label="ring.py")
 axes.axvline(25 * 2**20, color="0.55", lw=1, ls=":", label="a bucket of DDP")
@@ -419,16 +419,16 @@ workshop.figure(fig, alt=f"Time of an all-reduce by size: {said}.")
 # %% [markdown]
 # ### The exposed time
 #
-# 4 KiB and 64 KiB take about as long, so gradients travel in buckets. If your ring is slower mainly for small messages, that is Python's time in each step.
+# 4 KiB and 64 KiB take about as long, so gradients travel in buckets. If your ring is slower: Gloo adds one part while it sends the next, and each of your steps pays for Python.
 #
-# **Your turn: predict when the last message arrives,** in five lines. `full` says when each bucket is full (seconds after the pass began), `takes` how long its message takes, `alone` how long the pass takes. Messages leave in the order of the list, each with the sender that is free first (Gloo has two, its threads; NCCL one, a stream). Return how long after the pass the last one arrives.
+# **Your turn: predict when the last message arrives,** in five lines. `full` says when each bucket is full (seconds after the pass began), `takes` how long its message takes, `alone` how long the pass takes. Messages leave in the order of the list, each with the sender that is free first (Gloo has two, its threads; NCCL one, a stream). 
 #
 # **Predict** this time for DDP's pass. Whose gradients leave first?
 
 
 # %%
 def after_the_pass(full, takes, alone, senders):
-    """Return the exposed seconds, at least 0."""
+    """Return how many seconds after the pass the last message arrives, at least 0."""
     ...  # your code
 
 
@@ -448,7 +448,7 @@ rows = {
     "a backward pass takes longer with exchange than without": longer,
     "- the wait for the slowest rank": waiting,
     "- messages after that": messages,
-    "- the rest: computation during messages is slower": max(0, longer - waiting - messages),
+    "- the rest: messages slow the computation down": max(0, longer - waiting - messages),
     "your function's prediction of the messages": after_the_pass(full, takes, alone, 2),
 }
 for what, seconds in rows.items():
@@ -459,11 +459,11 @@ session.note("exposed_ms", 1e3 * messages, "ms", "exposed exchange of a pass, wi
 # %% [markdown]
 # The last layers' gradients leave first. Little of the last message can be hidden: the pass ends soon after its bucket is full. Your prediction can be no better than the line.
 #
-# Hidden is not free: the rest is computation that got slower. Your function ignores two things: the wait, and the hardware that messages and computation share (cores with Gloo, a few multiprocessors with NCCL).
+# Hidden is not free: your function ignores the wait, and that messages slow computation down on shared hardware (cores with Gloo, a few multiprocessors with NCCL).
 #
 # ### The exchange in your script
 #
-# What is the ladder's `communication`? Trace your script; if it uses Horovod, trace `2_ddp.py`, too, with the same network, batch and ranks (on your GPUs if you have several, else on the CPU).
+# What is the ladder's `communication`? The next cell traces your script and, if it uses Horovod, DDP's, too.
 
 # %%
 sizes = {"image_size": session.image_size, "batch_size": batch or session.batch}
@@ -476,17 +476,19 @@ for library in dict.fromkeys([workshop.ladder.chosen_library(), "ddp"]):  # your
         trace=file, **sizes,
     )  # fmt: skip
     name = Path(report["script"]).name
-    print(f"{name}, rank 0 of {ranks}:")
+    print(f"{name}, rank 0 of {ranks}, on the {'GPUs' if gpus > 1 else 'CPU'}:")
     exposed = workshop.trace(file)["exchange"]
     print(f"{report.get('communication_ms', math.nan):7.1f} ms  communication that {name} reports")
     print(f"{exposed:7.1f} ms  exposed exchange in its traced steps")
 
 # %% [markdown]
-# TODO
+# DDP's figure shows one step, the table the mean of three; where it is shaded, only the exchange runs. A message lasts until the slowest rank joins, often far longer than α + bytes / β; the first are batch norm's statistics. Orange in the main thread hands a bucket over. Horovod exchanges in a thread that the profiler does not see.
+#
+# The profiler slows rank 0, so there it waits for no one. If its traced steps expose far less than the script reports, the ladder's `communication` is mostly a wait for the slower rank, which a faster network does not shorten.
 #
 # ## What would eight GPUs lose?
 #
-# There is no recorded run on several GPUs, so let your function predict one, with the link speeds that [NCCL 2.20 assumes](https://github.com/NVIDIA/nccl/tree/v2.20.5-1/src/graph). The step is the recorded H100's, with synthetic images. For all links, assume that backward takes two thirds of it, and that buckets fill in the same order and proportions as on your CPU. **Predict** how many of the five links cost eight GPUs more than 5%.
+# There is no recorded run on several GPUs, so let your function predict one, with the link speeds that [NCCL 2.20 assumes](https://github.com/NVIDIA/nccl/tree/v2.20.5-1/src/graph) and the recorded step of an H100. For all links, assume that backward takes two thirds of it, and that buckets fill in the same proportions as on your CPU. **Predict** how many of the five links cost eight GPUs more than 5%.
 
 # %%
 guess = None  # your number
@@ -510,7 +512,7 @@ for link, gigabytes, hop in (  # per second, GPU (or host) and direction; second
 print(f"You predicted that {'?' if guess is None else guess} of these cost more than 5%.")
 
 # %% [markdown]
-# Only 10-Gbit Ethernet does. But eight V100s (published, batch 208 each) take 17.9 ms longer per step than one, far more than this estimate: notebook 08 looks for the reasons. `nvidia-smi topo -m` lists a machine's links ([docs/commands.md](../docs/commands.md#links-between-gpus)).
+# Only 10-Gbit Ethernet does. But eight V100s (published, batch 208 each) take 17.9 ms longer per step than one, far more than this estimate: notebook 08 looks for the reasons.
 #
 # ## What does the larger batch change?
 #
@@ -541,11 +543,11 @@ print(f"guessing   {np.log(12):6.2f}")
 session.expect(losses)
 
 # %% [markdown]
-# Scaling the rate is not enough: over ten recorded seeds, the unscaled run ends at 2.24 to 2.70, the scaled one without warm-up at 1.71 to 2.51. Neither is reliably below the loss of guessing, 2.48. With warm-up, the loss may climb at first, too, but ends closest to that of the small batch, in an eighth of the steps. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) warm up because the network changes rapidly at first; they reached almost the same ImageNet accuracy with ResNet-50 at a batch of 8,192 (23.74% error) as at 256 (23.60%).
+# Scaling the rate is not enough: over ten recorded seeds, the unscaled run ends at 2.24 to 2.70, the scaled one without warm-up at 1.71 to 2.51. Neither is reliably below the loss of guessing, 2.48. With warm-up, the loss may climb at first, too, but ends closest to that of the small batch, in an eighth of the steps. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) warm up because the network changes rapidly at first; their ResNet-50 reached almost the same ImageNet error at a batch of 8,192 (23.74%) as at 256 (23.60%).
 #
 # ## Key takeaways
 #
-# - Five changes: start and pick a device, share the images, scale the rate, average, broadcast. Rank 0 reports and saves.
+# - Five changes: start and pick a device, share the images, scale the rate, average, broadcast.
 # - Without one of the last four, the script still runs. Count the images and compare the weights.
 # - A message takes latency plus bytes over bandwidth. Fast links expose little more than the last message, but waiting and shared hardware can cost more than the links.
 #
