@@ -172,7 +172,7 @@ workshop.ladder.figure()
 # %% [markdown]
 # This is the **ladder**. Left: the length of a bar is images/s; its colours show how the time of a step divides. Each dot is one turn. Right: the speed-up over the rung before, with your prediction. A hollow mark means no clear difference. Eight V100s reach an efficiency of 89% (published: 10,263 images/s on eight, 1,443 on one). At an efficiency of 1/*n*, *n* ranks are as fast as one; below it, they are slower. On a CPU that is common, because one rank already uses all cores.
 #
-# Which part of a step grew most? (If the ranks share a CPU, compare with *n* times one rank's.) If it is compute, the ranks share cores; communication you trace below.
+# Which part of a step grew most? (If the ranks share a CPU, compare with *n* times one rank's.) If it is compute, the ranks share cores. If it is communication, trace it below.
 #
 # But is the script *correct*? (✗ means *missing*, ○ *not seen*.)
 
@@ -421,7 +421,7 @@ workshop.figure(fig, alt=f"Time of an all-reduce by size: {said}.")
 #
 # 4 KiB and 64 KiB take about as long, so gradients travel in buckets. If your ring is slower: Gloo adds one part while it sends the next, and each of your steps pays for Python.
 #
-# **Your turn: predict when the last message arrives,** in five lines. `full` says when each bucket is full (seconds after the pass began), `takes` how long its message takes, `alone` how long the pass takes. Messages leave in the order of the list, each with the sender that is free first (Gloo has two, its threads; NCCL one, a stream). 
+# **Your turn: predict when the last message arrives,** in five lines. `full` says when each bucket is full (seconds after the pass began), `takes` how long its message takes, `alone` how long the pass takes. Messages leave in the order of the list, each with the sender that is free first (Gloo has two, its threads; NCCL one, a stream).
 #
 # **Predict** this time for DDP's pass. Whose gradients leave first?
 
@@ -482,9 +482,9 @@ for library in dict.fromkeys([workshop.ladder.chosen_library(), "ddp"]):  # your
     print(f"{exposed:7.1f} ms  exposed exchange in its traced steps")
 
 # %% [markdown]
-# DDP's figure shows one step, the table the mean of three; where it is shaded, only the exchange runs. A message lasts until the slowest rank joins, often far longer than α + bytes / β; the first are batch norm's statistics. Orange in the main thread hands a bucket over. Horovod exchanges in a thread that the profiler does not see.
+# DDP's figure shows one step, the table the mean of three; where it is shaded, only the exchange runs. A message lasts until the slowest rank joins, often far longer than α + bytes / β; the first are batch norm's statistics. Where the main thread is orange, it hands a bucket over. Horovod exchanges in a thread that the profiler does not see.
 #
-# The profiler slows rank 0, so there it waits for no one. If its traced steps expose far less than the script reports, the ladder's `communication` is mostly a wait for the slower rank, which a faster network does not shorten.
+# Tracing slows rank 0, so it rarely waits there. If its traced steps expose far less than the script reports, the ladder's `communication` is mostly a wait for the slower rank, which a faster network does not shorten.
 #
 # ## What would eight GPUs lose?
 #
