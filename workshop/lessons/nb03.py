@@ -135,7 +135,8 @@ AVERAGE_MISTAKES: tuple[Mistake, ...] = (  # results of three ranks that begin w
     ([1.0, 16.0, 256.0], "`gradient` has not changed.",
      "Write into it: `gradient /= n` changes the tensor; `gradient = gradient / n` makes a new"
      " one."),
-    ([273.0] * 3, "The result is the sum, not the mean.", "Divide by dist.get_world_size()."),
+    ([273.0] * 3, "The result is the sum, not the mean.",
+     "Divide in place: gradient /= dist.get_world_size()."),
     ([136.5] * 3, "You divide by 2, whatever the number of ranks.",
      "Divide by dist.get_world_size()."),
     ([1 / 3, 16 / 3, 256 / 3], "Each rank divides its own gradient; none is exchanged.",
