@@ -174,19 +174,23 @@ def predict(rung: str, factor: float) -> None:
     print(f"Recorded: you expect {RUNGS[name]} to run at {factor:.2f} × the previous rung.")
 
 
-def climb(rung: str, *, ranks: int = 1, **flags: Any) -> dict[str, Any]:
+def climb(
+    rung: str, *, ranks: int = 1, env: Mapping[str, str] | None = None, **flags: Any
+) -> dict[str, Any]:
     """Run the script of a rung once and return its report; nothing is recorded.
 
     The report has images_per_s; input_ms, compute_ms and communication_ms, means per step; and the
     path of the script: your train.py if it is at this rung, else the finished one.
-    `flags` are those of the script: `batch_size=8` is passed as `--batch-size 8`. Returns an empty
-    report if DALI is missing here. Raises RunFailed if the script fails.
+    `flags` are those of the script: `batch_size=8` is passed as `--batch-size 8`. `env` is added to
+    its environment. Returns an empty report if DALI is missing here.
+
+    Raises RunFailed if the script fails.
     """
     prepared = _prepare(rung, ranks, True, flags)
     if prepared is None:
         return {}
     runner, report = prepared
-    programs.run_script(runner.script, *runner.flags, np=ranks, launcher=runner.launcher)
+    programs.run_script(runner.script, *runner.flags, np=ranks, launcher=runner.launcher, env=env)
     return _report(runner, report)
 
 

@@ -32,8 +32,9 @@ LAUNCHERS = ("horovodrun", "torchrun")
 
 
 def run_script(
-    script: str | os.PathLike, *arguments: object, np: int = 1, launcher: str = "horovodrun"
-) -> None:
+    script: str | os.PathLike, *arguments: object, np: int = 1, launcher: str = "horovodrun",
+    env: Mapping[str, str] | None = None,
+) -> None:  # fmt: skip
     """Run your own script on `np` ranks and show what it prints.
 
     The launcher is `horovodrun` or `torchrun`, whichever the script is written for. A single rank
@@ -46,7 +47,7 @@ def run_script(
     """
     path = Path(script).resolve()
     words, shown, threads = command(path.name, arguments, np, launcher)
-    run(words, path.parent, shown, threads)
+    run(words, path.parent, shown, threads | dict(env or {}))
 
 
 def command(

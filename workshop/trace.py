@@ -320,8 +320,10 @@ def draw(
         axes.set_xlabel(f"ms, {which}")
         axes.xaxis.set_major_formatter("{x:,g}")
         axes.grid(visible=False, axis="y")
-        least = 0.002 * (end - begin)  # less is not visible
-        shown = [kind for kind in KINDS if any(total(x.spans, kind) > least for x in lanes)]
+        least = 0.002 * (end - begin)  # a narrower bar is not visible, unless there are many
+        every = [span for lane in lanes for span in lane.spans]
+        broad = {kind for b, e, kind in every if e - b > least}
+        shown = [kind for kind in KINDS if kind in broad or total(every, kind) > 20 * least]
         keys = [plt.Rectangle((0, 0), 1, 1, label=kind, **look(kind)) for kind in shown]
         keys += bands[:1]
         columns = 6 if len(keys) <= 6 else 4

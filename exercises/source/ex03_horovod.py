@@ -1,7 +1,7 @@
 # %% [markdown]
-# # ex03 · Many workers
+# # ex03 · Several ranks
 #
-# In these exercises, you train one model on two workers with your own shard function, measure in a trace what communication costs, and turn a single-process script into one for many ranks.
+# In these exercises, you train one model on two ranks with your own shard function, measure in a trace what communication costs, and turn a single-process script into one for several ranks.
 #
 # **Time:** 52 minutes · **Needs:** notebook 03 · **On a CPU:** about two minutes to run
 
@@ -44,7 +44,7 @@ def shard(order, rank: int, size: int, batch: int):
 workshop.check("ex03.shard", shard)
 
 # %% [markdown]
-# Your reward: two workers train, and your function decides what they read. `workshop.use` writes your cell to `answers/ex03.py`, and the workers import it from there. The run takes a few seconds and prints a line per epoch; two epochs are too short to learn much.
+# Your reward: two ranks train, and your function decides what they read. `workshop.use` writes your cell to `answers/ex03.py`, and the ranks import it from there. The run takes a few seconds and prints a line per epoch; two epochs are too short to learn much.
 
 # %%
 run = workshop.use(shard=shard)
@@ -146,7 +146,7 @@ def exposed(events: list[dict]) -> tuple[float, float]:
 workshop.check("ex03.exposed", exposed)
 
 # %% [markdown]
-# Now read a real trace: the one of three steps that notebook 03 wrote, or a recorded one if you have not run that notebook. It is from the CPU, where the work of the device is the operators and Gloo's messages.
+# Now read a real trace: the one of three steps of DDP that notebook 03 wrote, or a recorded one if you have not run that notebook. On a CPU, the work of the device is the operators and Gloo's messages.
 
 # %%
 import json
@@ -256,4 +256,4 @@ def train(data, out):
 workshop.check("ex03.recipe", train)
 
 # %% [markdown]
-# The talk's own script for recipe 1, with Horovod, is `exercises/recipes/slides_horovod.py`.
+# The talk's own script for recipe 1, with Horovod, is `exercises/recipes/slides_horovod.py`. [docs/migration.md](../docs/migration.md) ports such a script from TensorFlow to PyTorch.

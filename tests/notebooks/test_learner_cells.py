@@ -296,7 +296,7 @@ def test_eight_gpus_of_03_are_predicted_from_lists_as_in_the_check(capsys) -> No
         return (full + takes)[-1] if full and takes else 0.0  # fails with arrays
 
     results = defaultdict(lambda: SimpleNamespace(value=1000.0))
-    names = {"np": np, "full": [0.1, 0.2], "size": [1e8, 2e8]}
+    names = {"np": np, "full": [0.1, 0.2], "bucket_bytes": [1e8, 2e8]}
     names |= {"session": SimpleNamespace(results=results), "after_the_pass": after_the_pass}
     (master,) = (ROOT / "notebooks" / "source").glob("03_*.py")
     (cell,) = (c["source"] for c in masters.read_master(master) if "H100's NVLink" in c["source"])

@@ -168,7 +168,7 @@ def intervals(events: Events) -> str:
 
 
 def trace_of_notebook(runs: Path) -> Path:
-    """Return the trace of notebook 03, or a recorded one: two DDP processes on a CPU, by Gloo."""
+    """Return notebook 03's trace of DDP, or a recorded one: two processes on a CPU, by Gloo."""
     own = runs / "lesson-03" / "ddp.json"
     return own if own.exists() else paths.need_checkout() / "notebooks/expected/traces/03/ddp.json"
 

@@ -108,24 +108,36 @@ def metrics(answer: Callable[..., Any], rank: int, case: dict[str, Any]) -> dict
 def all_reduced(answer: Callable[..., Any], rank: int, case: dict[str, Any]) -> dict[str, Any]:
     """Return a rank's gradients after `answer(gradients)`, and how many numbers it sent.
 
-    Rank r begins with 16 ** r in every element, so that the digits of a sum show what is in it. The
-    right sum is that of PyTorch's own all-reduce.
+    `pending` is the number of its messages for which it did not wait. Rank r begins with 16 ** r in
+    every element, so that the digits of a sum show what is in it. The right sum is that of
+    PyTorch's own all-reduce.
     """
     import torch
     from torch import distributed as dist
 
     gradients = torch.full((case["elements"],), 16.0**rank)
-    right, sent, send = gradients.clone(), 0, dist.ProcessGroup.send
+    right, sent, send, wait = gradients.clone(), 0, dist.ProcessGroup.send, dist.Work.wait
     dist.all_reduce(right)
+    pending: list[Any] = []
 
     def counted(group: Any, tensors: list[torch.Tensor], *args: Any) -> Any:
         nonlocal sent
         sent += sum(tensor.numel() for tensor in tensors)
-        return send(group, tensors, *args)
+        pending.append(send(group, tensors, *args))
+        return pending[-1]
+
+    def waited(work: Any, *args: Any, **kwargs: Any) -> Any:
+        pending[:] = [one for one in pending if one is not work]
+        return wait(work, *args, **kwargs)
 
     dist.ProcessGroup.send = counted  # isend calls it; P2POp takes only PyTorch's own isend
+    dist.Work.wait = waited
     answer(gradients)
-    return {"sums": gradients.tolist(), "right": right.tolist(), "sent": sent}
+    found = {"sums": gradients.tolist(), "right": right.tolist(), "sent": sent}
+    with contextlib.suppress(RuntimeError):  # the next rank may still need them
+        for work in pending:
+            wait(work, timedelta(seconds=1))
+    return found | {"pending": len(pending)}
 
 
 def run_rank(

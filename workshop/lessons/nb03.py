@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from workshop.checks import process_ranks
-from workshop.checks.compare import Mistake, refuse
+from workshop.checks.compare import Mistake, known, refuse, same
 from workshop.checks.engine import unanswered
 from workshop.lessons.choice import choose, choose_by_cases, write_chosen
 
@@ -24,7 +24,7 @@ NEIGHBOURS = (
 
 
 def ring_all_reduce(gradients: Any) -> None:
-    """Replace a vector by the sum over all ranks."""
+    """Replace a vector with its sum over all ranks."""
     import torch
     from torch import distributed as dist
 
@@ -48,9 +48,15 @@ def check_ring(answer: Callable[[Any], Any], file: str) -> None:
 
     It runs on 3 and on 2 ranks and is compared with `dist.all_reduce`.
     """
-    judge = functools.partial(judge_ring, answer)
-    chosen = choose(answer.__name__, answer, ring_all_reduce, judge, show=True)
-    write_chosen(file, chosen, ring_all_reduce, answer.__name__)
+    choose_and_write(answer, ring_all_reduce, judge_ring, file)
+
+
+def choose_and_write(
+    answer: Callable[[Any], Any], finished: Callable[[Any], Any],
+    judge: Callable[[Callable[[Any], Any]], str], file: str,
+) -> None:  # fmt: skip
+    chosen = choose(answer.__name__, answer, finished, functools.partial(judge, answer), show=True)
+    write_chosen(file, chosen, finished, answer.__name__)
     print(f"The version for the next cells is in {file}.")
 
 
@@ -73,6 +79,7 @@ def judge_sums(ranks: Sequence[dict[str, Any]], size: int, elements: int) -> Non
     sums = np.array([rank["sums"] for rank in ranks])
     right = np.array([rank["right"] for rank in ranks])
     sent, least = max(rank["sent"] for rank in ranks), 2 * (size - 1) / size * elements
+    waits = not any(rank["pending"] for rank in ranks)
     off = sums != right
     before = 16.0 ** np.arange(size)[:, None] * np.ones(elements)
     complete = (~off).any(axis=1).all()  # each rank has a finished chunk
@@ -83,6 +90,9 @@ def judge_sums(ranks: Sequence[dict[str, Any]], size: int, elements: int) -> Non
          " a new one."),
         (np.allclose(sums, right / size), "The result is the mean; an all-reduce returns the sum.",
          "Do not divide."),
+        (np.array_equal(sums, sums_of_sent(size, elements)),
+         "A rank adds what arrives to the chunk that it sends.",
+         "In step s, it sends chunk (rank - s) % size, but receives chunk (rank - s - 1) % size."),
         (off.any() and (np.nonzero(off)[1] >= elements // size * size).all(),
          f"Wrong on {size} ranks with {elements} elements, which equal chunks do not cover.",
          "`tensor_split` makes chunks that differ by one element; receive into a tensor of the"
@@ -98,11 +108,70 @@ def judge_sums(ranks: Sequence[dict[str, Any]], size: int, elements: int) -> Non
         (not 0.99 * least < sent < 1.25 * least, "The sums are right, but with `isend` a rank sends"
          f" {sent / elements:.2g} times its gradients.",
          f"A ring sends one chunk per step: {least / elements:.2g} times on {size} ranks."),
+        (not waits, "The sums are right, but you do not wait for `isend`.",
+         "Call `wait()` on what it returns, too: until then, the chunk must not change."),
     )  # fmt: skip
+
+
+def sums_of_sent(size: int, elements: int) -> np.ndarray:
+    """Return the sums of a ring in which ranks receive into the chunk that they send."""
+    chunks = np.array(16.0 ** np.arange(size)[:, None] * np.ones(size))
+    ranks = np.arange(size)
+    for step in range(2 * (size - 1)):
+        mine = (ranks, (ranks - step) % size)
+        received = np.roll(chunks[mine], 1)
+        chunks[mine] = received + (chunks[mine] if step < size - 1 else 0)
+    lengths = [len(chunk) for chunk in np.array_split(np.empty(elements), size)]
+    return np.repeat(chunks, lengths, axis=1)
 
 
 def hexadecimal(value: float) -> str:
     return f"{int(value):x}" if np.isfinite(value) else str(value)
+
+
+# --- the learner's average ------------------------------------------------------------------------
+
+AVERAGE_MISTAKES: tuple[Mistake, ...] = (  # results of three ranks that begin with 1, 16 and 256
+    ([1.0, 16.0, 256.0], "`gradient` has not changed.",
+     "Write into it: `gradient /= n` changes the tensor; `gradient = gradient / n` makes a new"
+     " one."),
+    ([273.0] * 3, "The result is the sum, not the mean.",
+     "Divide in place: gradient /= dist.get_world_size()."),
+    ([136.5] * 3, "You divide by 2, whatever the number of ranks.",
+     "Divide by dist.get_world_size()."),
+    ([1 / 3, 16 / 3, 256 / 3], "Each rank divides its own gradient; none is exchanged.",
+     "Add them up: dist.all_reduce(gradient)."),
+    ([91 / 3] * 3, "You divide twice.", "Divide the sum once, by dist.get_world_size()."),
+)  # fmt: skip
+
+
+def average_gradient(gradient: Any) -> None:
+    """Replace a rank's gradient with its mean over all ranks."""
+    from torch import distributed as dist
+
+    dist.all_reduce(gradient)  # the sum over all ranks
+    gradient /= dist.get_world_size()
+
+
+def check_average(answer: Callable[[Any], Any], file: str) -> None:
+    """Write a learner's average to `file` if it is right, else the finished one."""
+    choose_and_write(answer, average_gradient, judge_average, file)
+
+
+def judge_average(answer: Callable[[Any], Any]) -> str:
+    if unanswered(answer) and not answer.__code__.co_names:  # it calls nothing
+        raise NotImplementedError
+    (ranks,) = process_ranks.together(answer, "all_reduced", RINGS[:1])
+    judge_means([rank["sums"][0] for rank in process_ranks.results_of(ranks)])
+    return "On 3 ranks, each has the mean."
+
+
+def judge_means(got: list[float]) -> None:
+    """Raise Wrong unless each of three ranks has the mean of 1, 16 and 256."""
+    known(got, AVERAGE_MISTAKES, same)
+    refuse((not same(got, [91.0] * 3), "Ranks that begin with 1, 16 and 256 have"
+            f" {', '.join(f'{value:g}' for value in got)} instead of 91.",
+            "Every rank needs the sum of all, divided by dist.get_world_size()."))  # fmt: skip
 
 
 # --- the learner's prediction ---------------------------------------------------------------------
@@ -147,6 +216,15 @@ def last_only(full: Any, takes: Any, alone: float, senders: int) -> float:
     return max(0.0, end - alone)
 
 
+def round_robin(full: Any, takes: Any, alone: float, senders: int) -> float:
+    return max(after_the_pass(full[k::senders], takes[k::senders], alone, 1)
+               for k in range(senders))  # fmt: skip
+
+
+def not_clamped(full: Any, takes: Any, alone: float, senders: int) -> float:
+    return after_the_pass(full, takes, 0.0, senders) - alone
+
+
 AFTER_MISTAKES: tuple[Mistake, ...] = (
     (never_busy, "A message does not wait until its sender is free.",
      "It starts at the later of two times: the bucket is full, and the sender is free."),
@@ -156,6 +234,10 @@ AFTER_MISTAKES: tuple[Mistake, ...] = (
      "Keep one time per sender, and use the sender that is free first."),
     (last_only, "You return the end of the last message, or of one sender: another can end later.",
      "Use the latest of all senders: max(free)."),
+    (round_robin, "The senders take turns, although one of them is free earlier.",
+     "Give each message to the sender that is free first."),
+    (not_clamped, "A time before the end of the pass is negative.",
+     "If all messages arrive during the pass, nothing is exposed: max(0, …)."),
 )  # fmt: skip
 
 

@@ -70,6 +70,7 @@ class Rank:
         self.wrote_ddp_names = any(event["kind"] == "ddp names" for event in events)
         # the orders of its samplers, by the number of steps before
         self.orders = {e["steps"]: tuple(e["order"]) for e in events if e["kind"] == "order"}
+        self.epoch_set = any(e.get("set") for e in events if e["kind"] == "order")
         starts = [event for event in events if event["kind"] == "start"]
         made = [event["hash"] for event in events if event["kind"] == "weights"]
         self.made = made[0] if made else ""  # the weights when the optimizer was made
@@ -172,6 +173,8 @@ def order_of(rank: Rank) -> str:
     if len(first) > 1 and all(order == first[0] for order in first):
         return "; each epoch has the same order: call sampler.set_epoch(epoch) before it"
     if len(first) == 1:
+        if not rank.epoch_set:
+            return "; set_epoch was not called before the first epoch: without it, all are alike"
         return "; its order in a second epoch was not seen (set_epoch)"
     return ""
 

@@ -22,6 +22,8 @@ EDITS = [
     ("chunks = gradients.tensor_split(size)",
      "chunks = gradients[: len(gradients) // size * size].chunk(size)", "equal chunks"),
     ("(rank + 1) % size", "rank + 1", "one that does not exist"),
+    ("chunks[(rank - step - 1) % size]", "chunks[(rank - step) % size]", "the chunk that it sends"),
+    ("        sending.wait()\n", "", "you do not wait for `isend`"),
     ("    rank, size", "    raise ValueError('mine')\n    rank, size", "ValueError: mine"),
 ]  # fmt: skip
 SHORT = ("in place", "ValueError: mine")  # in `make test`; test_wrong_sums_get... has the others
@@ -89,6 +91,7 @@ def test_untouched_ring_is_not_attempted(tmp_path: Path, capsys) -> None:
     [  # of three ranks, which begin with 1, 16 and 256 in every element
         ([[1] * 3, [16] * 3, [256] * 3], 4, "`gradients` has not changed"),
         ([[91] * 3] * 3, 4, "The result is the mean"),
+        (nb03.sums_of_sent(3, 6).tolist(), 8, "adds what arrives to the chunk that it sends"),
         ([[1, 16, 256]] * 3, 4, "element 0 is 1 instead of 273.* 1 instead of 111"),
         ([[273, 274, 529], [546, 273, 273], [273, 289, 273]], 4, "112 instead of 111"),
         ([[273, 16, 257], [17, 273, 256], [1, 272, 273]], 4, "On rank 0, element 1 is 16"),
@@ -101,6 +104,40 @@ def test_untouched_ring_is_not_attempted(tmp_path: Path, capsys) -> None:
 )
 def test_wrong_sums_get_their_diagnosis(sums: list[list[float]], sent: int, said: str) -> None:
     elements = len(sums[0])
-    ranks = [{"sums": rank, "right": [273.0] * elements, "sent": sent} for rank in sums]
+    right = [273.0] * elements
+    ranks = [{"sums": rank, "right": right, "sent": sent, "pending": 0} for rank in sums]
     with pytest.raises(Wrong, match=said):
         nb03.judge_sums(ranks, 3, elements)
+
+
+AVERAGES = [
+    ("dist.all_reduce(gradient)\n    gradient /= dist.get_world_size()", "✓ On 3 ranks"),
+    ("gradient.div_(dist.get_world_size())\n    dist.all_reduce(gradient)", "✓ On 3 ranks"),
+    ("parts = [gradient.clone() for _ in range(dist.get_world_size())]\n"
+     "    dist.all_gather(parts, gradient)\n    gradient.copy_(sum(parts) / len(parts))",
+     "✓ On 3 ranks"),
+    ("dist.all_reduce(gradient)", "the sum, not the mean"),
+    ("dist.all_reduce(gradient)\n    gradient = gradient / 3", "the sum, not the mean"),
+    ("dist.reduce(gradient, 0)\n    gradient /= dist.get_world_size()", "instead of 91"),
+    ("gradient.zero_()[...]", "0, 0, 0 instead of 91"),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [pytest.param(*a, marks=pytest.mark.acceptance if i else ()) for i, a in enumerate(AVERAGES)],
+)
+def test_averages_on_ranks(tmp_path: Path, capsys, body: str, said: str) -> None:
+    code = f"from torch import distributed as dist\n\n\ndef average(gradient):\n    {body}\n"
+    nb03.check_average(defined(code, "average"), str(tmp_path / "average.py"))
+    assert said in capsys.readouterr().out
+    assert defined((tmp_path / "average.py").read_text(), "average")
+
+
+@pytest.mark.parametrize(("got", "diagnosis", "remedy"), nb03.AVERAGE_MISTAKES)
+def test_wrong_averages_get_their_diagnosis(got: list[float], diagnosis: str, remedy: str) -> None:
+    with pytest.raises(Wrong, match=diagnosis.replace("`", ".")) as found:
+        nb03.judge_means(got)
+    assert found.value.remedy == remedy

@@ -274,7 +274,10 @@ def test_all_missing_changes_are_found_together(tmp_path: Path) -> None:
         ([("DistributedSampler(data)", "DistributedSampler(data, shuffle=False)")],
          "; the sampler has shuffle=False and keeps the order of the data", DDP_NAMES),
         ([("model.state_dict()", "model.module.state_dict()")],
-         "; its order in a second epoch was not seen (set_epoch)", "rank 0 wrote model.pt"),
+         "; set_epoch was not called before the first epoch: without it, all are alike",
+         "rank 0 wrote model.pt"),
+        ([("for images, labels", "loader.sampler.set_epoch(0)\nfor images, labels")],
+         "; its order in a second epoch was not seen (set_epoch)", DDP_NAMES),
         pytest.param([LOOP], "; each epoch has the same order: call sampler.set_epoch(epoch)"
                      " before it", DDP_NAMES, marks=LONG),
         pytest.param([LOOP, SET_EPOCH], "; each rank took its own shard", DDP_NAMES, marks=LONG),

@@ -40,6 +40,7 @@ class Watch:
         self.stepping = 0  # optimizers whose steps are inside each other
         self.state: dict[str, Any] = {}
         self.steps = 0
+        self.epoch_set = False  # a sampler's set_epoch was called
 
     def torch_imported(self, torch: Any) -> None:
         self.torch, dist, listen = torch, torch.distributed, self.recorder.listen
@@ -49,6 +50,7 @@ class Watch:
         optimizers.register_optimizer_step_post_hook(self.step_ends)
         listen(torch.optim.Optimizer, "add_param_group", self.parameters_added)
         listen(torch.utils.data.DistributedSampler, "__iter__", self.takes_shard)
+        listen(torch.utils.data.DistributedSampler, "set_epoch", self.sets_epoch)
         listen(torch.utils.data.RandomSampler, "__iter__", self.shuffles)
         listen(torch, "save", self.saves)
         self.follow_backward(torch.autograd)
@@ -78,13 +80,16 @@ class Watch:
             if prefixed and self.torch.distributed.is_initialized():
                 self.recorder.write("ddp names")
 
+    def sets_epoch(self, *args: Any) -> None:
+        self.epoch_set = True
+
     def takes_shard(self, result: Any, sampler: Any) -> None:
         what = self.identify(sampler.dataset) if sampler.num_replicas == 1 else ""
         self.recorder.shards.append((sampler.num_replicas, sampler.rank, what))
         self.recorder.fixed_orders.append(not sampler.shuffle)
         if sampler.shuffle and self.torch.is_grad_enabled():  # not to validate
             order = [id(sampler), sampler.seed, sampler.epoch]  # nothing else decides it
-            self.recorder.write("order", order=order, steps=self.steps)
+            self.recorder.write("order", order=order, steps=self.steps, set=self.epoch_set)
 
     def shuffles(self, result: Any, sampler: Any) -> None:
         """Note which data is shuffled as a whole, and the random state that decides its order."""
