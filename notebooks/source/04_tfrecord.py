@@ -48,9 +48,9 @@ random.seed(seed)
 # %% [markdown]
 # ## Where is the time going?
 #
-# The talk behind this course, *AV Datasets & Multi-GPU Training* (2018), ends its first recipe with a warning: *"Your new bottleneck is likely the data pipeline now!"* Eight GPUs consume about seven times as many images per second as one, from the same CPU and disk. In the recipe, a Python loop prepares the images. The next cell times such a loop on one core.
+# The talk behind this course, *AV Datasets & Multi-GPU Training* (2018), ends its first recipe with a warning: *"Your new bottleneck is likely the data pipeline now!"* Eight GPUs consume about seven times as many images per second as one, from the same CPU and disk. In the recipe, a Python loop prepares the images; the next cell times one.
 #
-# **Predict:** how many such loops have to run in parallel to keep one V100 busy (1,443 images/s)? Published training speeds are *Total IPS* (data and computation together) from [NVIDIA's ResNet-50 v1.5 for MXNet, container 18.12](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5).
+# **Predict:** how many such loops have to run in parallel to keep one V100 busy (1,443 images/s)? Published are *Total IPS* (data and computation together): [NVIDIA's ResNet-50 v1.5 for MXNet, container 18.12](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5).
 
 # %%
 paths = sorted((session.data_root / "train").rglob("*.jpg"))
@@ -174,7 +174,7 @@ print(f"The last record, {len(record):,} bytes, begins with {record[:12].hex(' '
 # python -m data_prep.verify --quiet $SHARDS | tail -n 2
 
 # %% [markdown]
-# The warning says that there are no validation shards: you wrote none. (The notes are about grey images.) The pairs of numbers are from the first index: each record's offset and size. [DALI (notebook 05) needs this index](../docs/troubleshooting.md#dali-cannot-read-a-tfrecord-the-index-is-empty-or-missing), and so does random access; TensorFlow reads from front to back.
+# The warning says that there are no validation shards: you wrote none. (The notes are about grey images.) The pairs of numbers are from the first index: each record's offset and size. [DALI (notebook 05) needs this index](../docs/troubleshooting.md#dali-cannot-read-a-tfrecord-the-index-is-empty-or-missing); TensorFlow reads from front to back.
 #
 # **Your turn.** Write the function that reads a shard back. The next cell checks it, reads the first record, and flips one bit of the file. **Predict:** who notices, your function or TensorFlow?
 
@@ -324,7 +324,7 @@ print(f"The device alone: {device:,.0f} images/s")
 #
 # You describe the work once; tf.data then runs it in its own threads, without Python. Add one stage at a time, and predict each speed-up over the stage before.
 #
-# **Read, shuffle, parse, decode, batch.** A record is a string until `parse_single_example` parses it. The JPEG's header gives the image's size, so the box can be drawn before decoding. libjpeg-turbo stops at the last row of the box, and skips the inverse DCT of most blocks outside it. These steps run one after the other, and the device waits meanwhile. Is that faster than the Python loop?
+# **Read, shuffle, parse, decode, batch.** The JPEG's header gives the image's size, so the box can be drawn before decoding. libjpeg-turbo stops at the last row of the box, and skips the inverse DCT of most blocks outside it. These steps run one after the other, and the device waits meanwhile. Is that faster than the Python loop?
 
 # %%
 if TF:
@@ -466,21 +466,18 @@ found = ", ".join(f"{name} {value:.0f}" for name, value in speed.items())
 workshop.figure(fig, alt=f"Images/s with a device of {device:,.1f}: {found}.")
 
 # %% [markdown]
-# Shards alone save at most the reading time: if your files are cached, the share that you measured under *Many small files*. In notebook 05, rung 3 reads your shards.
+# Rung 3, in notebook 05, reads your shards.
 #
 # ## Which input, and how many cores?
 #
-# Now there is no device, and the inputs that work ahead take turns. Divide a device's images/s by those of one core: that many cores keep it busy, if the speed grows linearly with the cores and training needs none. The devices are an H100 and, if your rung 1 (notebook 02) has 224 pixels, yours. tf.data's threads run no Python and decode only the crop: **predict** whether they are faster than PyTorch's workers, and how many cores each device needs.
+# Now there is no device, and the inputs that work ahead take turns. Divide a device's images/s by those of one core: that many cores keep it busy, if the speed grows linearly with the cores and training needs none. tf.data's threads run no Python and decode only the crop: **predict** whether they are faster than PyTorch's workers, and how many cores one H100 needs.
 
 # %% tags=["results"]
-devices = {"one H100 (recorded)": session.results["input.h100.synthetic"].value}
-rung = workshop.ladder.load(session.runs / "ladder.json")["rungs"].get("1_single")
-if rung and rung["image_size"] == 224:
-    devices["your rung 1"] = 1000 * rung["batch_size"] / rung["compute_ms"]
+h100 = session.results["input.h100.synthetic"].value
 turns = np.array([[rate(name, compute_s=0) for name in ahead] for _ in range(rounds)])
 for name, all_cores in zip(ahead, np.median(turns, axis=0), strict=True):
-    needed = [f"{cores * ips / all_cores:.1f} for {of}" for of, ips in devices.items()]
-    print(f"{name}: {all_cores / cores:,.0f} images/s per core; cores needed: {', '.join(needed)}")
+    print(f"{name}: {all_cores / cores:,.0f} images/s per core;", end=" ")
+    print(f"one H100 (recorded) needs {cores * h100 / all_cores:.1f} cores")
 if TF:
     over = workshop.ratio(turns[:, 2] / turns[:, 0])
     print(f"pipeline over PyTorch workers: {over}")
@@ -497,7 +494,7 @@ session.expect({f"input.h100.{way}": None for way in ("synthetic", "dali", "tfre
 #
 # ## How good is a shuffle buffer?
 #
-# How large must your buffer be? An image can come at most one buffer length earlier than in the file. In the next cell, the file is sorted by class, as if you had packed one class folder after another. **Predict:** how many of the 12 classes does a batch of 32 contain if the buffer holds half a class? And two classes?
+# How large must your buffer be? An image can come at most one buffer length earlier than in the file. In the next cell, the file is sorted by class. **Predict:** how many of the 12 classes does a batch of 32 contain if the buffer holds half a class? And two classes?
 
 # %%
 if TF:
@@ -557,10 +554,6 @@ if TF:
 #
 # - First find out whether the input is the bottleneck: the faster the device, the more likely it is.
 # - TFRecord replaces many small files with a few large ones. Its checksums detect damaged records, but not misread features. For PyTorch, shards can also be tar files ([WebDataset](https://github.com/webdataset/webdataset)) or MDS ([MosaicML Streaming](https://github.com/mosaicml/streaming)).
-# - Add one stage at a time, and let the stages take turns when you measure them.
 # - Give every shard to one worker of one rank, before anything shuffles. Shuffle across the classes when you write the shards.
-# - Draw random numbers in the graph. ([docs/talk.md](../docs/talk.md) lists the talk's other mistakes.)
 #
-# **Try it:** predict which stages keep a V100 in FP32 (400.2 images/s) busy, then call `rate(name, batch_size / 400.2)` in a new cell. Or set `antialias=False` in `decode_crop` and run the cells from there on again: does `ResizeBilinear`, the kernel that `resize` then takes instead of `ScaleAndTranslate`, change the ranking of tf.data and PyTorch's workers? (Validate with such images, too.)
-#
-# Decoding and resizing remain, and they can keep all cores busy. DALI can move both to the GPU.
+# **Try it:** predict which stages keep a V100 in FP32 (400.2 images/s) busy, then call `rate(name, batch_size / 400.2)` in a new cell. Or set `antialias=False` in `decode_crop`, which selects a simpler kernel, and run the cells from there on again: does the ranking of tf.data and PyTorch's workers change? (Validate with such images, too.)

@@ -134,7 +134,8 @@ def judge_epochs(epochs: list[list[np.ndarray]], ends: Sequence[int], steps: int
             (np.array_equal(first, second), "both epochs have the same order.",
              "Shuffle the records, after any `cache`, and without reshuffle_each_iteration=False."),
             (2 * len({*batches[0]} & {*batches[1]}) > len(first) + 2 * stayed,
-             "whole batches are shuffled: the same images are together in each epoch.", "Shuffle before `batch`."),
+             "whole batches are shuffled: the same images are together in each epoch.",
+             "Shuffle before `batch`."),
         )  # fmt: skip
 
 
