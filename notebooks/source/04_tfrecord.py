@@ -50,7 +50,7 @@ random.seed(seed)
 #
 # The talk behind this course, *AV Datasets & Multi-GPU Training* (2018), ends its first recipe with a warning: *"Your new bottleneck is likely the data pipeline now!"* Eight GPUs consume about seven times as many images per second as one, from the same CPU and disk. In the recipe, a Python loop prepares the images; the next cell times one.
 #
-# **Predict:** how many such loops have to run in parallel to keep one V100 busy (1,443 images/s)? Published are *Total IPS* (data and computation together): [NVIDIA's ResNet-50 v1.5 for MXNet, container 18.12](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5).
+# **Predict:** how many such loops have to run in parallel to keep one V100 busy (1,443 images/s)? (This is the *Total IPS*, data and computation together, of [NVIDIA's ResNet-50 v1.5 for MXNet, container 18.12](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5).)
 
 # %%
 paths = sorted((session.data_root / "train").rglob("*.jpg"))
@@ -174,7 +174,7 @@ print(f"The last record, {len(record):,} bytes, begins with {record[:12].hex(' '
 # python -m data_prep.verify --quiet $SHARDS | tail -n 2
 
 # %% [markdown]
-# The warning says that there are no validation shards: you wrote none. (The notes are about grey images.) The pairs of numbers are from the first index: each record's offset and size. [DALI (notebook 05) needs this index](../docs/troubleshooting.md#dali-cannot-read-a-tfrecord-the-index-is-empty-or-missing); TensorFlow reads from front to back.
+# The warning says that there are no validation shards: you wrote none. (The notes are about grey images.) The pairs of numbers are from the first index: each record's offset and size. [DALI, in rung 3 of notebook 05, needs this index](../docs/troubleshooting.md#dali-cannot-read-a-tfrecord-the-index-is-empty-or-missing); TensorFlow reads from front to back.
 #
 # **Your turn.** Write the function that reads a shard back. The next cell checks it, reads the first record, and flips one bit of the file. **Predict:** who notices, your function or TensorFlow?
 
@@ -207,23 +207,23 @@ if TF:
 # %% [markdown]
 # Both notice: the checksum catches any single flipped bit. It cannot catch a misunderstanding: in the talk's schema, labels start at 0. A program that expects 1 is off by one for every image, often without an error.
 #
-# What do shards gain if opening a file is slow? The next cell simulates a hard disk: 10 ms for each file, and 150 MB/s. **Predict:** how many times as fast is a shard?
+# What do shards gain if opening a file is slow? The next cell simulates a hard disk: 10 ms for each file, and 150 MB/s. **Predict:** how many times as fast is reading from a shard?
 
 # %%
 guess = None  # your number
 
 
-def find_and_read(path):
+def wait_for_disk(path):
     """Wait as long as a hard disk takes for a file."""
     time.sleep(0.01 + Path(path).stat().st_size / 150e6)
 
 
 begin = time.perf_counter()
 for path in some:
-    find_and_read(path)
+    wait_for_disk(path)
 file_s = (time.perf_counter() - begin) / len(some)
 begin = time.perf_counter()
-find_and_read(shards[0])
+wait_for_disk(shards[0])
 shard_s = (time.perf_counter() - begin) / sum(1 for _ in read(shards[0]))
 print(f"{1 / file_s:,.0f} images/s from files, {1 / shard_s:,.0f} from a shard:", end=" ")
 print(f"{file_s / shard_s:.1f}; you predicted {guess or '?'}")
@@ -318,7 +318,7 @@ measure("PyTorch workers", guess)
 print(f"The device alone: {device:,.0f} images/s")
 
 # %% [markdown]
-# More than the number of cores is possible: the workers also work during the device's step.
+# A speed-up above the number of cores is possible: the workers also work during the device's step.
 #
 # ## tf.data, one stage at a time
 #
@@ -366,7 +366,7 @@ if TF:
 # %%
 def parallel_map(records):
     """Return batches of crops, made `cores` at a time."""
-    return None  # your code: change the line of the cell above
+    return None  # your code: one line of the cell above, changed
 
 
 if TF:
@@ -459,15 +459,13 @@ ax.axvline(device, color="black", ls="--")
 ax.text(device, -0.6, "the device alone ", ha="right")
 best = max(speed, key=speed.get)
 busy = speed[best] / device
-session.note("busy", 100 * busy, "%", "the device is busy at best")
+session.note("busy", 100 * busy, "%", "time in which the device is busy, at best")
 title = f"The fastest input, {best}, keeps the device busy {busy:.0%} of the time"
 ax.set(title=title, xlabel="images/s, 224 px: median, and a dot per turn")
 found = ", ".join(f"{name} {value:.0f}" for name, value in speed.items())
 workshop.figure(fig, alt=f"Images/s with a device of {device:,.1f}: {found}.")
 
 # %% [markdown]
-# Rung 3, in notebook 05, reads your shards.
-#
 # ## Which input, and how many cores?
 #
 # Now there is no device, and the inputs that work ahead take turns. Divide a device's images/s by those of one core: that many cores keep it busy, if the speed grows linearly with the cores and training needs none. tf.data's threads run no Python and decode only the crop: **predict** whether they are faster than PyTorch's workers, and how many cores one H100 needs.

@@ -258,8 +258,9 @@ def small_buffer(parts: list[np.ndarray], ends: Sequence[int]) -> str:
         inside = [order[files == file] for file in set(files)]
         shares = [(1 + _ahead(part)) / len(part) for part in inside]
         if (1 + _ahead(order)) / len(order) < 0.5 or max(shares) < 0.5:
+            early = max(map(_ahead, inside))
             return (
-                f"no image comes more than {_ahead(order)} places earlier than in the files: the"
+                f"no image comes more than {early} places earlier among those of its file: the"
                 " shuffle buffer is small."
             )
     return ""
