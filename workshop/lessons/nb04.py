@@ -58,7 +58,7 @@ FRAME_MISTAKES: tuple[Mistake, ...] = (
     (lambda data: framed(data)[:8] + framed(data)[12:], "Your length has no checksum.",
      "Put masked_crc of its 8 bytes after it."),
     (lambda data: framed(data)[:-4] + struct.pack("<I", masked_crc(framed(data)[:-4])),
-     "Your last checksum is that of everything before it.", "Compute it of the data only."),
+     "Your last checksum is that of everything before it.", "Compute it from the data only."),
 )  # fmt: skip
 
 
