@@ -122,7 +122,7 @@ for name, seconds in zip(parts, each, strict=True):
     print(f"{name:17} {1e6 * seconds / len(some):6,.0f} µs, {seconds / each.sum():.1%}")
 
 # %% [markdown]
-# If your files are cached in memory, reading them is nearly free. (Notebook 02's trace shows how long training waits for input; this split shows why.) A hard disk typically adds 10 ms per file: at most 100 files per second, one at a time.
+# If your files are cached in memory, reading them is nearly free. (Notebook 02's trace shows how long training waits for its input; this split shows why.)
 #
 # There are two remedies: **store** the images so that a few large reads suffice (TFRecord), and **decode** on all cores while the device computes (worker processes, tf.data).
 #
@@ -139,7 +139,7 @@ for name, seconds in zip(parts, each, strict=True):
 #
 # All numbers are little-endian. Each checksum is a *masked* CRC-32C: rotated by 15 bits, with a constant added. Feature names and labels follow TensorFlow's ImageNet scripts: there, labels **start at 1** (0 is the background).
 #
-# **Your turn.** Write the function that makes a record. The cell after yours checks it, shuffles the JPEGs across classes, and copies them into shards: eight, or more if you have more than eight cores. Until a function of yours is right, the notebook uses ours.
+# **Your turn.** Write the function that makes a record. The cell after yours checks it, shuffles the JPEGs across classes, and copies them into shards: eight, or more if you have more than eight cores.
 
 # %%
 from rn50lib.data.tfrecord import masked_crc
@@ -216,7 +216,7 @@ if TF:
 # %% [markdown]
 # Both notice: the checksum catches any single flipped bit. It cannot catch a misunderstanding: in the talk's schema, labels start at 0. A program that expects 1 is off by one for every image, often without an error.
 #
-# What do shards gain if opening a file is slow? The next cell simulates a hard disk: 10 ms for each file, and 150 MB/s. **Predict:** how many times as fast is reading from a shard?
+# What do shards gain if opening a file is slow? The next cell simulates a hard disk: typically 10 ms for each file, and 150 MB/s. **Predict:** how many times as fast is reading from a shard?
 
 # %%
 guess = None  # your number
@@ -280,7 +280,7 @@ for rank in range(2):  # of 2, with two workers each
     print(f"Rank {rank} of 2 reads {images:,} of {len(paths):,} images in {len(mine)} shards")
 
 # %% [markdown]
-# The next cell starts the workers and feeds a simulated device, which sleeps for as long as a real one would compute (`device` is its speed). A GPU that you have stays idle: only the input is measured. In each cell with a `guess`, **predict** the speed-up. In this one, it is over the Python loop. The two inputs take turns; a difference counts as clear if there are at least five turns and all agree.
+# The next cell starts the workers and feeds a simulated device, which sleeps for as long as a real one would compute (`device` is its speed). A GPU that you have stays idle: only the input is measured. In each cell with a `guess`, **predict** the speed-up: in this one, over the Python loop. The two inputs take turns; a difference counts as clear if there are at least five turns and all agree.
 
 # %%
 photos = Shards(rank=0, size=1)
@@ -369,7 +369,7 @@ if TF:
 # %% [markdown]
 # If tf.data gained little, that is because Pillow also works in C. **Parallel map** decodes up to *n* images at a time on *n* cores. The wait for the device remains, which bounds the speed-up; the cell prints the bound.
 #
-# **Your turn.** Write this stage in one line, in the cell that measures it, and then the next.
+# **Your turn.** Write this stage and the next, in one line each.
 
 
 # %%
@@ -501,7 +501,7 @@ session.expect({f"input.h100.{way}": None for way in ("synthetic", "dali", "tfre
 #
 # ## How good is a shuffle buffer?
 #
-# How large must your buffer be? An image can come at most one buffer length earlier than in the file. In the next cell, the file is sorted by class. **Predict:** how many of the 12 classes does a batch of 32 contain if the buffer holds half a class? And two classes?
+# An image can come at most one buffer length earlier than in the file. In the next cell, the file is sorted by class. **Predict:** how many of the 12 classes does a batch of 32 contain if the buffer holds half a class? And two classes?
 
 # %%
 if TF:
@@ -523,7 +523,7 @@ if TF:
 #
 # ## A bug that stays silent
 #
-# A fast pipeline can still feed wrong images. The talk's recipe 2 rotates images by random angles, which it draws with NumPy in the function that builds the graph. The next cell draws angles in a tf.data `map`, with NumPy and with TensorFlow. **Predict** what each row shows.
+# The talk's recipe 2 rotates images by random angles, which it draws with NumPy in the function that builds the graph. The next cell draws angles in a tf.data `map`, with NumPy and with TensorFlow. **Predict** what each row shows.
 
 # %%
 if TF:
