@@ -183,7 +183,7 @@ print(f"The last record, {len(record):,} bytes, begins with {record[:12].hex(' '
 # python -m data_prep.verify --quiet $SHARDS | tail -n 2
 
 # %% [markdown]
-# The warning says that there are no validation shards: you wrote none. (The notes are about grey images.) The pairs of numbers are from the first index: each record's offset and size. [DALI, in rung 3 of notebook 05, needs this index](../docs/troubleshooting.md#dali-cannot-read-a-tfrecord-the-index-is-empty-or-missing); TensorFlow reads from front to back.
+# The warning says that there are no validation shards: you wrote none. (The notes are about grey images.) The pairs of numbers are from the first index: each record's offset and size. [DALI, in rung 3 of notebook 05, needs this index](../docs/troubleshooting.md#dali-cannot-read-a-tfrecord-the-index-is-empty-or-missing).
 #
 # **Your turn.** Write the function that reads a shard back. The next cell checks it, reads the first record, and flips one bit of the file. **Predict:** who notices, your function or TensorFlow?
 
@@ -331,7 +331,7 @@ print(f"The device alone: {device:,.0f} images/s")
 #
 # ## tf.data, one stage at a time
 #
-# You describe the work once; tf.data then runs it in its own threads, without Python. Add one stage at a time, and predict each speed-up over the stage before.
+# You describe the work once; tf.data then runs it in its own threads, without Python. Predict each stage's speed-up over the one before.
 #
 # **Read, shuffle, parse, decode, batch.** The JPEG's header gives the image's size, so the box can be drawn before decoding. libjpeg-turbo stops at the last row of the box, and skips the inverse DCT of most blocks outside it. These steps run one after the other, and the device waits meanwhile. Is that faster than the Python loop?
 
@@ -477,7 +477,7 @@ workshop.figure(fig, alt=f"Images/s with a device of {device:,.1f}: {found}.")
 # %% [markdown]
 # ## Which input, and how many cores?
 #
-# Now there is no device, and the inputs that work ahead take turns. Divide a device's images/s by those of one core: that many cores keep it busy, if the speed grows linearly with the cores and training needs none. tf.data's threads run no Python and decode only the crop: **predict** whether they are faster than PyTorch's workers, and how many cores one H100 needs.
+# Now there is no device, and the inputs that work ahead take turns. Divide a device's images/s by those of one core: that many cores keep it busy, if the speed grows linearly with the cores and training needs none. **Predict** whether tf.data is faster than PyTorch's workers, and how many cores one H100 needs.
 
 # %% tags=["results"]
 h100 = session.results["input.h100.synthetic"].value
@@ -563,4 +563,4 @@ if TF:
 # - TFRecord replaces many small files with a few large ones. Its checksums detect damaged records, but not misread features. For PyTorch, shards can also be tar files ([WebDataset](https://github.com/webdataset/webdataset)) or MDS ([MosaicML Streaming](https://github.com/mosaicml/streaming)).
 # - Give every shard to one worker of one rank, before anything shuffles. Shuffle across the classes when you write the shards.
 #
-# **Try it:** predict which stages keep a V100 in FP32 (400.2 images/s) busy, then call `rate(name, batch_size / 400.2)` in a new cell. Or set `antialias=False` in `decode_crop`, which selects a simpler kernel, and run the cells from there on again: does the ranking of tf.data and PyTorch's workers change? (Validate with such images, too.)
+# **Try it:** predict which stages keep a V100 in FP32 (400.2 images/s) busy, then call `rate(name, batch_size / 400.2)` in a new cell. Or set `antialias=False` in `decode_crop`, which selects a simpler kernel, and run the cells from there on again: does the ranking of tf.data and PyTorch's workers change?
