@@ -451,9 +451,8 @@ def pipeline(shards, rank, size, batch, seed):
 # %%
 if TF:
     pipeline = nb04.check_pipeline(pipeline, decode_crop)
-    stages["pipeline"] = iter(pipeline(shards, 0, 1, batch_size, seed).repeat())
-    ahead["pipeline"] = 2 * cores
-    rate("pipeline")  # AUTOTUNE needs some batches
+    stages["pipeline"] = pipeline(shards, 0, 1, batch_size, seed).repeat()
+    ahead["pipeline"] = 2 * cores  # before the clock starts, AUTOTUNE needs some batches
     guess = None  # your number
     measure("pipeline", guess, before="+ prefetch")
 
