@@ -7,7 +7,9 @@
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
-device: float | None = None  # images/s of a simulated GPU; None: a V100, with a GPU an H100
+device: float | None = (
+    None  # images/s of the simulated GPU; None: an H100 if you have a GPU, else a V100
+)
 rounds: int | None = None  # rounds in which the stages take turns
 seed: int = 0  # seed of Python's random numbers and of the shuffles
 
@@ -46,9 +48,9 @@ random.seed(seed)
 # %% [markdown]
 # ## Where is the time going?
 #
-# The talk behind this course, *AV Datasets & Multi-GPU Training* (2018), ends its first recipe with a warning: *"Your new bottleneck is likely the data pipeline now!"* Eight GPUs consume seven times as many images per second as one, from the same CPU and disk. In the recipe, a Python loop prepares the images. The next cell times such a loop on one core.
+# The talk behind this course, *AV Datasets & Multi-GPU Training* (2018), ends its first recipe with a warning: *"Your new bottleneck is likely the data pipeline now!"* Eight GPUs consume about seven times as many images per second as one, from the same CPU and disk. In the recipe, a Python loop prepares the images; the next cell times one.
 #
-# **Predict:** how many such loops have to run in parallel to keep one V100 busy (1,443 images/s)? And eight (10,263)? The published training speeds are *Total IPS* (data and computation together) from [NVIDIA's ResNet-50 v1.5 for MXNet, container 18.12](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5).
+# **Predict:** how many such loops have to run in parallel to keep one V100 busy (1,443 images/s)? (This is the *Total IPS*, data and computation together, of [NVIDIA's ResNet-50 v1.5 for MXNet, container 18.12](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5).)
 
 # %%
 paths = sorted((session.data_root / "train").rglob("*.jpg"))
@@ -70,35 +72,57 @@ def python_loop():
         yield np.stack([crop(Image.open(path)) for path in random.choices(paths, k=batch_size)])
 
 
+loops = None  # your number
 loop = python_loop()
 next(loop)  # warm up
-begin = time.perf_counter()
-for _ in range(session.batches):
-    next(loop)
-loop_s = (time.perf_counter() - begin) / (batch_size * session.batches)
+seconds = []
+for _ in range(rounds):
+    begin = time.perf_counter()
+    for _ in range(session.batches):
+        next(loop)
+    seconds.append((time.perf_counter() - begin) / (batch_size * session.batches))
+loop_s = np.median(seconds)
 print(f"The loop prepares {1 / loop_s:.0f} images/s on one core")
-for gpus in (1, 8):
-    needed = session.results[f"published.v100.{gpus}gpu.fp16.ips"].value
-    print(f"{gpus} V100, FP16: {needed:8,.1f} images/s need {needed * loop_s:5.1f} loops")
+gpus = {f"{n} V100, published": f"published.v100.{n}gpu.fp16.ips" for n in (1, 8)}
+for gpu, key in (gpus | {"1 H100, recorded": "input.h100.synthetic"}).items():
+    needed = session.results[key].value
+    print(f"{gpu}: {needed:8,.1f} images/s in FP16 need {needed * loop_s:5.1f} loops")
+print(f"You predicted {loops or '?'} for one V100")
 
 # %% [markdown]
 # ## Many small files
 #
-# ImageNet is 1.3 million files. Each has to be opened, read and closed. **Predict** its share of the loop's time.
+# ImageNet is 1.3 million files. Each has to be opened, read and closed. **Predict:** what share of the loop's time does that take, and which takes longer, decoding or resizing?
 
 # %%
 some = random.sample(paths, min(96, len(paths)))
-seconds = []
-for _ in range(rounds):
-    begin = time.perf_counter()
-    for path in some:
-        path.read_bytes()
-    seconds.append((time.perf_counter() - begin) / len(some))
-read_s = np.median(seconds)
-print(f"Open, read, close: {1e6 * read_s:,.0f} µs of {1e6 * loop_s:,.0f} µs, {read_s / loop_s:.1%}")
+
+
+def decode(jpeg):
+    """Return the image in a JPEG file's bytes."""
+    return Image.open(io.BytesIO(jpeg)).convert("RGB")
+
+
+jpegs = [path.read_bytes() for path in some]
+images = [decode(jpeg) for jpeg in jpegs]
+parts = {
+    "open, read, close": (Path.read_bytes, some),
+    "decode": (decode, jpegs),
+    "crop, resize": (crop, images),
+}
+spent = np.empty((rounds, len(parts)))
+for turn in spent:
+    for number, (part, items) in enumerate(parts.values()):
+        begin = time.perf_counter()
+        for item in items:
+            part(item)
+        turn[number] = time.perf_counter() - begin
+each = np.median(spent, axis=0)
+for name, seconds in zip(parts, each, strict=True):
+    print(f"{name:17} {1e6 * seconds / len(some):6,.0f} µs, {seconds / each.sum():.1%}")
 
 # %% [markdown]
-# If your files are cached in memory, reading them is nearly free, and the loop spends its time on decoding and resizing. A hard disk typically adds 10 ms per file: at most 100 files per second, one at a time.
+# If your files are cached in memory, reading them is nearly free. (Notebook 02's trace shows how long training waits for its input; this split shows why.)
 #
 # There are two remedies: **store** the images so that a few large reads suffice (TFRecord), and **decode** on all cores while the device computes (worker processes, tf.data).
 #
@@ -113,12 +137,23 @@ print(f"Open, read, close: {1e6 * read_s:,.0f} µs of {1e6 * loop_s:,.0f} µs, {
 # | *length* | the data: a `tf.train.Example`, a message of named features |
 # | 4 | checksum of the data |
 #
-# All numbers are little-endian. The checksum is a CRC-32C, "masked": rotated, plus a constant. The next cell shuffles the JPEGs across classes and copies them into shards: eight, or more if you have more cores. In this schema the labels **start at 1**.
+# All numbers are little-endian. Each checksum is a *masked* CRC-32C: rotated by 15 bits, with a constant added. Feature names and labels follow TensorFlow's ImageNet scripts: there, labels **start at 1** (0 is the background).
+#
+# **Your turn.** Write the function that makes a record. The cell after yours checks it, shuffles the JPEGs across classes, and copies them into shards: eight, or more if you have more than eight cores.
 
 # %%
-from data_prep.tfrecordwriter import frame_record, serialize_example
 from rn50lib.data.tfrecord import masked_crc
 
+
+def frame_record(data):
+    """Return the bytes of a record: the data with its length and the two checksums."""
+    return None  # your code: struct.pack, masked_crc
+
+
+# %%
+from data_prep.tfrecordwriter import serialize_example
+
+frame_record = nb04.check_frame_record(frame_record)
 IMAGE, LABEL = "image/encoded", "image/class/label"
 shutil.rmtree(folder, ignore_errors=True)  # left by an earlier run
 (folder / "index").mkdir(parents=True)
@@ -130,15 +165,13 @@ for number in range(count):
     with open(folder / name, "wb") as file, open(folder / f"index/{name}.idx", "w") as index:
         for path in shuffled[number::count]:
             label = classes.index(path.parent.name) + 1
-            example = serialize_example({IMAGE: path.read_bytes(), LABEL: label})
-            record = frame_record(example)  # adds the length and the checksums
+            record = frame_record(serialize_example({IMAGE: path.read_bytes(), LABEL: label}))
             index.write(f"{file.tell()} {len(record)}\n")
             file.write(record)
 # the network counts classes from 0, and so does this list
 (folder / "classes.txt").write_text("".join(f"{n}\t{name}\n" for n, name in enumerate(classes)))
 shards = sorted(map(str, folder.glob("train-*")))
-(length,) = struct.unpack("<Q", record[:8])
-print(f"The last record: {length:,} bytes of data, checksum {masked_crc(example):#x}")
+print(f"The last record, {len(record):,} bytes, begins with {record[:12].hex(' ')}")
 
 # %% [markdown]
 # The library's `verify` reads your shards, compares every checksum and decodes every image:
@@ -150,14 +183,14 @@ print(f"The last record: {length:,} bytes of data, checksum {masked_crc(example)
 # python -m data_prep.verify --quiet $SHARDS | tail -n 2
 
 # %% [markdown]
-# The warning is about the validation shards: you wrote none. The pairs of numbers are from the first index: each record's offset and size. [DALI (notebook 05) needs it](../docs/troubleshooting.md#dali-cannot-read-a-tfrecord-the-index-is-empty-or-missing), and so does random access; TensorFlow reads from front to back.
+# The warning says that there are no validation shards: you wrote none. (The notes are about grey images.) The pairs of numbers are from the first index: each record's offset and size. [DALI, in rung 3 of notebook 05, needs this index](../docs/troubleshooting.md#dali-cannot-read-a-tfrecord-the-index-is-empty-or-missing).
 #
-# **Your turn.** Write the function that reads a shard back. Until then, the notebook uses ours. The cell after yours checks it, reads the first record, and flips one bit of the file. **Predict:** who notices, your function or TensorFlow?
+# **Your turn.** Write the function that reads a shard back. The next cell checks it, reads the first record, and flips one bit of the file. **Predict:** who notices, your function or TensorFlow?
 
 
 # %%
 def read(path):
-    """Yield the data of each record; raise ValueError if one of its two checksums is wrong."""
+    """Yield the data of each record; raise ValueError if a checksum is wrong or missing."""
     return None  # your code: struct.unpack, masked_crc
 
 
@@ -183,9 +216,31 @@ if TF:
 # %% [markdown]
 # Both notice: the checksum catches any single flipped bit. It cannot catch a misunderstanding: in the talk's schema, labels start at 0. A program that expects 1 is off by one for every image, often without an error.
 #
+# What do shards gain if opening a file is slow? The next cell simulates a hard disk: typically 10 ms for each file, and 150 MB/s. **Predict:** how many times as fast is reading from a shard?
+
+# %%
+guess = None  # your number
+
+
+def wait_for_disk(path):
+    """Wait as long as a hard disk takes for a file."""
+    time.sleep(0.01 + Path(path).stat().st_size / 150e6)
+
+
+begin = time.perf_counter()
+for path in some:
+    wait_for_disk(path)
+file_s = (time.perf_counter() - begin) / len(some)
+begin = time.perf_counter()
+wait_for_disk(shards[0])
+shard_s = (time.perf_counter() - begin) / sum(1 for _ in read(shards[0]))
+print(f"{1 / file_s:,.0f} images/s from files, {1 / shard_s:,.0f} from a shard:", end=" ")
+print(f"{file_s / shard_s:.1f}; you predicted {guess or '?'}")
+
+# %% [markdown]
 # ## Worker processes in PyTorch
 #
-# PyTorch's own way is an `IterableDataset` in several worker processes, each of which reads some of the shards with your `read` and decodes with Pillow. Nothing splits the shards for you: workers and ranks (notebook 03) that ignore their number each read everything.
+# For data that is read from front to back, PyTorch has the `IterableDataset`: several worker processes each read some of the shards with your `read` and decode with Pillow. Nothing splits the shards for you, as a sampler splits a `Dataset` with `__getitem__`: workers and ranks (notebook 03) that ignore their number each read everything.
 #
 # **Your turn.** Every shard needs exactly one reader among all workers of all ranks, and the ranks need equal shares, as they take the same number of steps.
 
@@ -219,14 +274,20 @@ class Shards(torch.utils.data.IterableDataset):
                     yield image, features[LABEL][0] - 1
 
 
+for rank in range(2):  # of 2, with two workers each
+    mine = [shard for worker in range(2) for shard in my_shards(shards, rank, 2, worker, 2)]
+    images = sum(1 for shard in mine for _ in read(shard))
+    print(f"Rank {rank} of 2 reads {images:,} of {len(paths):,} images in {len(mine)} shards")
+
 # %% [markdown]
-# The next cell starts the workers and feeds a simulated device, which sleeps for as long as a real one would compute (`device` is its speed). In each cell with a `guess`, **predict** the speed-up, here over the Python loop. The two inputs take turns, and a difference is clear if all turns, at least five, agree.
+# The next cell starts the workers and feeds a simulated device, which sleeps for as long as a real one would compute (`device` is its speed). A GPU that you have stays idle: only the input is measured. In each cell with a `guess`, **predict** the speed-up: in this one, over the Python loop. The two inputs take turns; a difference counts as clear if there are at least five turns and all agree.
 
 # %%
 photos = Shards(rank=0, size=1)
 loader = torch.utils.data.DataLoader(
     photos, batch_size, num_workers=cores, prefetch_factor=2, multiprocessing_context="fork"
 )  # fork: workers need Shards, which is defined here
+# if you run this cell again, run those below it, too
 stages = {"Python loop": python_loop(), "PyTorch workers": iter(loader)}
 ahead = {"PyTorch workers": 2 * cores}  # batches that are ready before the clock starts
 timed = {}
@@ -240,33 +301,39 @@ def rate(name, compute_s=batch_size / device):
     count = session.batches * (cores if ready else 1)  # those that work ahead use all cores
     begin = time.perf_counter()
     for _ in range(count):
-        time.sleep(compute_s)
-        next(batches)
+        done = time.perf_counter() + compute_s
+        if not ready:
+            time.sleep(compute_s)
+        next(batches)  # of those that work ahead: while the device computes
+        time.sleep(max(0, done - time.perf_counter()))
     seconds = time.perf_counter() - begin
     time.sleep(seconds * ready / count)  # the workers refill before the next turn
     return batch_size * count / seconds
 
 
 def measure(name, guess, before="Python loop"):
-    """Let two stages take turns; print their speeds, the ratio and your guess."""
+    """Let two stages take turns; print speeds and your guess, return the ratio."""
     turns = np.array([(rate(before), rate(name)) for _ in range(rounds)])
-    timed.setdefault(before, turns[:, 0])
-    timed[name] = turns[:, 1]
+    timed[before], timed[name] = turns.T
     old, new = np.median(turns, axis=0)
-    print(f"{before} {old:.0f}, {name} {new:.0f} images/s:", end=" ")
-    print(f"{workshop.ratio(turns[:, 1] / turns[:, 0])}; you predicted {guess:g}")
+    gain = workshop.ratio(turns[:, 1] / turns[:, 0])
+    print(f"{before} {old:.0f}, {name} {new:.0f} images/s: {gain}; you predicted {guess or '?'}")
+    return gain
 
 
-guess = 1.5  # your number
+rate("PyTorch workers")  # the first batches take longer
+guess = None  # your number
 measure("PyTorch workers", guess)
 print(f"The device alone: {device:,.0f} images/s")
 
 # %% [markdown]
+# A speed-up above the number of cores is possible: the workers also work during the device's step.
+#
 # ## tf.data, one stage at a time
 #
-# You describe the work once; tf.data then runs it in its own threads, without Python. Add one stage at a time, and predict each speed-up over the stage before. (All need TensorFlow.)
+# You describe the work once; tf.data then runs it in its own threads, without Python. Predict each stage's speed-up over the one before.
 #
-# **Read, shuffle, parse, decode, batch.** A record is a string until `parse_single_example` parses it. The JPEG's header gives the image's size, so only a random box is decoded: libjpeg-turbo reads nothing below it, and skips the inverse DCT elsewhere outside of it. These steps run one after another, alternating with the device. Is that faster than the Python loop?
+# **Read, shuffle, parse, decode, batch.** The JPEG's header gives the image's size, so the box can be drawn before decoding. libjpeg-turbo stops at the last row of the box, and skips the inverse DCT of most blocks outside it. These steps run one after the other, and the device waits meanwhile. Is that faster than the Python loop?
 
 # %%
 if TF:
@@ -282,13 +349,13 @@ if TF:
         corner = tf.random.uniform([2]) * (whole - size)
         return tf.cast(tf.concat([corner, size], 0), tf.int32)
 
-    def decode_crop(record, antialias=True):
+    def decode_crop(record):
         example = tf.io.parse_single_example(record, DESCRIPTION)
         jpeg, label = example[IMAGE], example[LABEL] - 1
         box = random_box(tf.io.extract_jpeg_shape(jpeg))
         image = tf.io.decode_and_crop_jpeg(jpeg, box, channels=3)
-        image = tf.image.resize(image, (224, 224), antialias=antialias)
-        return tf.cast(image, tf.uint8), label
+        image = tf.image.resize(image, (224, 224), antialias=True)
+        return tf.cast(tf.round(image), tf.uint8), label
 
     by_hand = tf.data.Options()  # tf.data adds no stage by itself
     by_hand.experimental_optimization.map_and_batch_fusion = False
@@ -296,99 +363,57 @@ if TF:
     by_hand.experimental_optimization.map_parallelization = False
     records = tf.data.TFRecordDataset(shards).repeat().with_options(by_hand).shuffle(200, seed)
     stages["tf.data"] = records.map(decode_crop).batch(batch_size)
-    guess = 2  # your number
+    guess = None  # your number
     measure("tf.data", guess)
 
 # %% [markdown]
-# If tf.data gained little: Pillow works in C, too. **Parallel map** decodes up to *n* images at a time on *n* cores. The wait for the device stays: the cell prints the bound that this gives.
+# If tf.data gained little, that is because Pillow also works in C. **Parallel map** decodes up to *n* images at a time on *n* cores. The wait for the device remains, which bounds the speed-up; the cell prints the bound.
+#
+# **Your turn.** Write this stage and the next, in one line each.
+
 
 # %%
+def parallel_map(records):
+    """Return batches of crops, made `cores` at a time."""
+    return None  # your code: one line of the cell above, changed
+
+
 if TF:
-    crops = records.map(decode_crop, num_parallel_calls=cores)
-    stages["+ parallel map"] = crops.batch(batch_size)
-    guess = 1.5  # your number
-    measure("+ parallel map", guess, before="tf.data")
-    before, wait = 1 / np.median(timed["tf.data"]), 1 / device  # seconds per image
-    bound = before / ((before - wait) / cores + wait)
+    parallel_map = nb04.check_stage(parallel_map, decode_crop, cores, batch_size)
+    stages["+ parallel map"] = parallel_map(records)
+    guess = None  # your number
+    gain = measure("+ parallel map", guess, before="tf.data")
+    old, wait = 1 / np.median(timed["tf.data"]), 1 / device  # seconds per image
+    bound = old / ((old - wait) / cores + wait)
     print(f"At most {bound:.2f}, if everything but the wait gets {cores} times as fast")
+    if gain.high < bound:
+        print("Reading, shuffling and copying into a batch still run on one thread.")
 
 # %% [markdown]
-# **Prefetch** prepares batches while the device works, which hides the shorter of the two.
+# **Prefetch** prepares batches while the device works, so that only the longer of the two counts.
+
 
 # %%
+def prefetch(records):
+    """Return the same batches, two of them prepared ahead."""
+    return None  # your code: use parallel_map
+
+
 if TF:
-    stages["+ prefetch"] = crops.batch(batch_size).prefetch(2)
+    prefetch = nb04.check_stage(prefetch, decode_crop, cores, batch_size)
+    stages["+ prefetch"] = prefetch(records)
     ahead["+ prefetch"] = 2
-    guess = 1.2  # your number
+    guess = None  # your number
     measure("+ prefetch", guess, before="+ parallel map")
 
 # %% [markdown]
-# **Without antialiasing**, `resize` reads four pixels for each new one, however much it shrinks the crop: less work, but different images, so this is no fair gain. What does antialiasing cost?
-
-# %%
-if TF:
-    rough = records.map(lambda record: decode_crop(record, antialias=False), cores)
-    stages["+ no antialias"] = rough.batch(batch_size).prefetch(2)
-    ahead["+ no antialias"] = 2
-    guess = 1.2  # your number
-    measure("+ no antialias", guess, before="+ prefetch")
-
-# %% [markdown]
-# All stages in one figure. Up to `+ parallel map`, input and device alternate; the last three overlap with the device. If a bar ends left of the dashed line, **the device waits for its input**.
-
-# %%
-timed["PyTorch workers"] = timed.pop("PyTorch workers")  # last: not a stage of tf.data
-speed = {name: float(np.median(values)) for name, values in timed.items()}
-fig, ax = plt.subplots(figsize=(9, 3.8), layout="constrained")
-workshop.ranges(ax, timed, "input")
-ax.axvline(device, color="black", ls="--")
-ax.text(device, -0.6, "the device alone ", ha="right")
-best = max(speed, key=speed.get)
-busy = speed[best] / device
-session.note("busy", 100 * busy, "%", "of the time the device is busy, at best")
-title = f"With {best}, the device is busy {busy:.0%} of the time"
-ax.set(title=title, xlabel="images/s, 224 px: median, and a dot per turn")
-found = ", ".join(f"{name} {value:.0f}" for name, value in speed.items())
-workshop.figure(fig, alt=f"Images/s with a device of {device:,.1f}: {found}.")
-
-# %% [markdown]
-# Shards alone save at most the time of reading, the percentage above if your files are cached. They pay off where opening a file is slow (notebook 01). Rung 3, in 05, reads yours.
-#
-# ## Which input, and how many cores?
-#
-# Without a device, the pipelines that work ahead take turns. Divide a device's images/s by those of one core: this many cores keep it busy. The devices are an H100 and, if you have run notebook 02, yours at the size of rung 1. tf.data's threads run no Python and decode only the crop: **predict** whether they are faster than PyTorch's workers, and how many cores each device needs.
-
-# %% tags=["results"]
-devices = {}
-if rung := workshop.ladder.load(session.runs / "ladder.json")["rungs"].get("1_single"):
-    yours = f"your rung 1 at {rung['image_size']} px"
-    devices[yours] = 1000 * rung["batch_size"] / rung["compute_ms"]
-devices["one H100 (recorded)"] = session.results["input.h100.synthetic"].value
-turns = np.array([[rate(name, compute_s=0) for name in ahead] for _ in range(rounds)])
-for name, speed in zip(ahead, np.median(turns, axis=0), strict=True):
-    needed = [f"{cores * ips / speed:.1f} for {of}" for of, ips in devices.items()]
-    print(f"{name}: {speed / cores:,.0f} images/s per core; cores needed: {', '.join(needed)}")
-if TF:
-    same_work = workshop.ratio(turns[:, 1] / turns[:, 0])
-    print(f"+ prefetch over PyTorch workers: {same_work}")
-    print(f"+ no antialias over + prefetch: {workshop.ratio(turns[:, 2] / turns[:, 1])}")
-    if not same_work.clear:
-        print("No clear difference: use the input of your framework.")
-    elif same_work.median < 1:
-        print("On the same cores, the workers are faster: in PyTorch, stay with them.")
-    else:
-        print("On the same cores, tf.data is faster.")
-session.expect({f"input.h100.{way}": None for way in ("synthetic", "dali", "tfrecord")})
-
-# %% [markdown]
-# Both inputs antialias, tf.data in float32, Pillow in integers: the last ratio shows what this costs tf.data. If you leave it out, validate with such images, too. A device that needs more cores than you have waits. With DALI, which decodes on the GPU, the recorded H100 loses only a tenth of its speed: notebook 05.
-#
-# ## Is it right?
+# ### Is it right?
 #
 # In tf.data, the split between ranks is one more stage, and its position decides whether the result is right. Each of eight ranks should train on a different eighth. All four programs below run without an error. **Predict** which are right.
 
 # %%
 if TF:
+    guess = set()  # their names
     total, ranks = 64, 8
     images = tf.data.Dataset.range(total)  # numbers instead of records
     programs = {
@@ -404,14 +429,17 @@ if TF:
         mark = "✓" if np.all(seen == 1) else "✗"
         print(f"{mark} {name}: {np.sum(seen > 1)} of {total} images more than once,", end=" ")
         print(f"{np.sum(seen == 0)} never")
+    print("You predicted:", ", ".join(sorted(guess)) or "?")
 
 # %% [markdown]
-# - **No shard** is the talk's recipe 2: every rank reads the whole file.
-# - **Shuffle, shard**: each rank shuffles with a different seed, so the eighths overlap and miss a third of the images.
+# - **No shard** is what the talk's recipe 2 does: every rank reads the whole file.
+# - **Shuffle, shard**: each rank shuffles with a different seed, so the eighths overlap, and about a third of the images are never read ((7/8)⁸ = 34%).
 # - **Shuffle with one seed, shard** is right, but each rank reads everything and drops seven of eight records.
 # - **Shard, shuffle** is right and cheap. Shard the *file names*, before anything is read. If shards differ in size, `.take(steps)` gives all ranks the same number of steps. Each rank sees the same eighth in every epoch, unless you reshuffle the files with a common seed.
 #
-# **Your turn.** Put the stages together, for one rank of many: which order do `shard`, `interleave`, `shuffle`, `map`, `batch` and `prefetch` need? (`interleave` reads several shards at a time, which hides the latency of a network; `shuffle` should hold JPEGs of 100 KB, not crops of 150 KB.) `decode_crop` above returns an image and its label. The check runs your function on small shards whose labels number the images. `tf.data.AUTOTUNE` lets tf.data choose a buffer size or `num_parallel_calls`.
+# **Your turn.** Put the stages together, for one rank of many: which order do `batch`, `interleave`, `map`, `prefetch`, `shard` and `shuffle` need? (`interleave` reads several shards at a time, which hides the latency of a network; `shuffle` should hold JPEGs of 100 KB, not crops of 150 KB or, as floats, 600 KB.) `decode_crop` above returns an image and its label. `tf.data.AUTOTUNE` lets tf.data choose a buffer size or `num_parallel_calls`.
+#
+# The next cell checks your function on small shards whose labels number the images. Then it and `+ prefetch` take turns. **Predict:** do `interleave` and AUTOTUNE change the speed?
 
 
 # %%
@@ -423,33 +451,78 @@ def pipeline(shards, rank, size, batch, seed):
 # %%
 if TF:
     pipeline = nb04.check_pipeline(pipeline, decode_crop)
+    stages["pipeline"] = pipeline(shards, 0, 1, batch_size, seed).repeat()
+    ahead["pipeline"] = 2 * cores  # before the clock starts, AUTOTUNE needs some batches
+    guess = None  # your number
+    measure("pipeline", guess, before="+ prefetch")
 
 # %% [markdown]
-# ### How good is a shuffle buffer?
+# All inputs in one figure. `PyTorch workers`, `+ prefetch` and `pipeline` work while the device computes; with the others, it waits. Each bar shows the input's last turns. If it ends left of the dashed line, **the device waits for its input**.
+
+# %%
+speed = {name: float(np.median(values)) for name, values in timed.items()}
+fig, ax = plt.subplots(figsize=(9, 3.8), layout="constrained")
+workshop.ranges(ax, timed, "input")
+ax.axvline(device, color="black", ls="--")
+ax.text(device, -0.6, "the device alone ", ha="right")
+best = max(speed, key=speed.get)
+busy = speed[best] / device
+session.note("busy", 100 * busy, "%", "time in which the device is busy, at best")
+title = f"The fastest input, {best}, keeps the device busy {busy:.0%} of the time"
+ax.set(title=title, xlabel="images/s, 224 px: median, and a dot per turn")
+found = ", ".join(f"{name} {value:.0f}" for name, value in speed.items())
+workshop.figure(fig, alt=f"Images/s with a device of {device:,.1f}: {found}.")
+
+# %% [markdown]
+# ## Which input, and how many cores?
 #
-# How large must your buffer be? An image can come at most one buffer length earlier than in the file. In the next cell, the file is sorted by class, as if you had packed one class folder after another. **Predict:** how many of the 12 classes does a batch of 32 contain if the buffer holds half a class? And two classes?
+# Now there is no device, and the inputs that work ahead take turns. Divide a device's images/s by those of one core: that many cores keep it busy, if the speed grows linearly with the cores and training needs none. **Predict** whether tf.data is faster than PyTorch's workers, and how many cores one H100 needs.
+
+# %% tags=["results"]
+h100 = session.results["input.h100.synthetic"].value
+turns = np.array([[rate(name, compute_s=0) for name in ahead] for _ in range(rounds)])
+for name, all_cores in zip(ahead, np.median(turns, axis=0), strict=True):
+    print(f"{name}: {all_cores / cores:,.0f} images/s per core;", end=" ")
+    print(f"one H100 (recorded) needs {cores * h100 / all_cores:.1f} cores")
+if TF:
+    over = workshop.ratio(turns[:, 2] / turns[:, 0])
+    print(f"pipeline over PyTorch workers: {over}")
+    if not over.clear:
+        print("No clear difference: use the input of your framework.")
+    elif over.median < 1:
+        print("On the same cores, the workers are faster: in PyTorch, stay with them.")
+    else:
+        print("On the same cores, tf.data is faster.")
+session.expect({f"input.h100.{way}": None for way in ("synthetic", "dali", "tfrecord")})
+
+# %% [markdown]
+# These are cores for one GPU; eight in a server share some 100 to 200. DALI (notebook 05) decodes on the GPU instead: the recorded H100 then loses only a tenth of its speed (4,424 of 4,875).
+#
+# ## How good is a shuffle buffer?
+#
+# An image can come at most one buffer length earlier than in the file. In the next cell, the file is sorted by class. **Predict:** how many of the 12 classes does a batch of 32 contain if the buffer holds half a class? And two classes?
 
 # %%
 if TF:
     labels = np.sort([classes.index(path.parent.name) for path in paths])
     per_class = len(labels) // len(classes)
-    yours = [parse_example(data)[LABEL][0] for shard in shards for data in read(shard)]
+    own = [parse_example(data)[LABEL][0] for shard in shards for data in read(shard)]
     for name, order, size in (
         ("sorted", labels, per_class // 2),
         ("sorted", labels, 2 * per_class),
         ("sorted", labels, len(labels)),
-        ("your shards", yours, per_class // 2),
+        ("your shards", own, per_class // 2),
     ):
         stream = tf.data.Dataset.from_tensor_slices(order).shuffle(size, seed).batch(32, True)
         mixed = np.mean([len(set(batch)) for batch in stream.as_numpy_iterator()])
         print(f"{name:12} buffer {size:5,}: {mixed:4.1f} of {len(classes)} classes in a batch")
 
 # %% [markdown]
-# Notebook 02 showed what sorted batches do to batch norm. A large buffer costs memory on every rank. So shuffle **once, when you write the shards**, as you did; then a small buffer suffices (last two lines).
+# Notebook 02 showed what sorted batches do to batch norm. A large buffer costs memory on every rank. So shuffle **once, when you write the shards**, as you did; a small buffer is then enough: compare the last two lines.
 #
-# ### A bug that stays silent
+# ## A bug that stays silent
 #
-# A fast pipeline can still feed wrong images. The talk's recipe 2 rotates images by random angles, which it draws with NumPy in the function that builds the graph. ([docs/talk.md](../docs/talk.md) shows how to run it, and lists its other mistakes.) The next cell draws angles in a tf.data `map`, with NumPy and with TensorFlow. **Predict** what each row shows.
+# The talk's recipe 2 rotates images by random angles, which it draws with NumPy in the function that builds the graph. The next cell draws angles in a tf.data `map`, with NumPy and with TensorFlow. **Predict** what each row shows.
 
 # %%
 if TF:
@@ -466,7 +539,7 @@ if TF:
 #
 # ## Train from your shards in TensorFlow
 #
-# The course's library has the same training step in TensorFlow as in PyTorch: forward and backward in a `GradientTape`, one exchange of the gradients, update. It takes a few steps with your shards, on the CPU, at 64 pixels. **Predict** its images/s: is the input the limit?
+# The course's library has the same training step in TensorFlow as in PyTorch: forward and backward in a `GradientTape`, one exchange of the gradients, and the update. The next cell takes a few such steps on the CPU, at 64 pixels. They read your shards through the library's own tf.data stages. **Predict** the images/s: would your `pipeline` keep up?
 
 # %% language="bash" magic_args="-e"
 # [ "$TF" ] || { echo "TensorFlow is missing: make setup WITH=tensorflow"; exit 0; }
@@ -478,7 +551,7 @@ if TF:
 if TF:
     trained = json.loads(Path("tensorflow.json").read_text())["metrics"]["train.total_ips"][0]
     print(f"After the first step, which builds the graph: {trained:.0f} images/s.")
-    print(f"+ prefetch, at 224 px, delivered {np.median(timed['+ prefetch']):.0f}.")
+    print(f"Your pipeline, at 224 px, would deliver {np.median(turns[:, 2]):.0f}.")
 
 # %% [markdown]
 # A slow device hides a slow input: tune the input for the device that will train.
@@ -487,10 +560,6 @@ if TF:
 #
 # - First find out whether the input is the bottleneck: the faster the device, the more likely it is.
 # - TFRecord replaces many small files with a few large ones. Its checksums detect damaged records, but not misread features. For PyTorch, shards can also be tar files ([WebDataset](https://github.com/webdataset/webdataset)) or MDS ([MosaicML Streaming](https://github.com/mosaicml/streaming)).
-# - Add one stage at a time, and let the stages take turns when you measure them.
 # - Give every shard to one worker of one rank, before anything shuffles. Shuffle across the classes when you write the shards.
-# - Draw random numbers in the graph.
 #
-# **Try it:** predict which stages keep a V100 in FP32 (400.2 images/s) busy, then call `rate(name, batch_size / 400.2)` in a new cell.
-#
-# Decoding and resizing remain, and they can keep all cores busy. DALI can move both to the GPU.
+# **Try it:** predict which stages keep a V100 in FP32 (400.2 images/s) busy, then call `rate(name, batch_size / 400.2)` in a new cell. Or set `antialias=False` in `decode_crop`, which selects a simpler kernel, and run the cells from there on again: does the ranking of tf.data and PyTorch's workers change?

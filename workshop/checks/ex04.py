@@ -125,15 +125,17 @@ def judge_epochs(epochs: list[list[np.ndarray]], ends: Sequence[int], steps: int
         order = first.ravel()
         files = np.searchsorted(ends, order, "right")
         inside = [order[files == file] for file in set(files)]
-        batches = [{*map(tuple, np.sort(part))} for part in (first, second)]
+        batches = [[*map(tuple, np.sort(part))] for part in (first, second)]
+        stayed = sum(a == b for a, b in zip(*batches, strict=False))
         refuse(
             (all((np.diff(part) > 0).all() for part in inside),
              "the images of each file stay in their order.",
              "Shuffle the records, after interleave."),
             (np.array_equal(first, second), "both epochs have the same order.",
              "Shuffle the records, after any `cache`, and without reshuffle_each_iteration=False."),
-            (2 * len(set.intersection(*batches)) > len(first), "whole batches are shuffled: the"
-             " same images are together in each epoch.", "Shuffle before `batch`."),
+            (2 * len({*batches[0]} & {*batches[1]}) > len(first) + 2 * stayed,
+             "whole batches are shuffled: the same images are together in each epoch.",
+             "Shuffle before `batch`."),
         )  # fmt: skip
 
 
@@ -147,7 +149,8 @@ def what_is_slow(answer: Callable[..., Any], dataset: Any, draws: bool = False) 
         tree = ast.parse(textwrap.dedent(inspect.getsource(answer)))
     except (OSError, TypeError, SyntaxError):
         return ""
-    calls: dict[str, list[ast.Call]] = {"map": [], "shuffle": [], "batch": [], "prefetch": []}
+    names = ("map", "shuffle", "batch", "prefetch", "interleave")
+    calls: dict[str, list[ast.Call]] = {name: [] for name in names}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             calls.setdefault(node.func.attr, []).append(node)
@@ -160,6 +163,8 @@ def what_is_slow(answer: Callable[..., Any], dataset: Any, draws: bool = False) 
     found = ""
     if "Prefetch" not in type(dataset).__name__ and last["prefetch"] <= last["batch"]:
         found += " Slow: without `prefetch` after `batch`, each step waits for its batch."
+    if draws and not calls["interleave"] and "num_parallel_reads" not in ast.dump(tree):
+        found += " Slow over a network: without `interleave`, one shard is read at a time."
     if len(calls["map"]) == 1:
         (only,) = calls["map"]
         if draws and len(only.args) + len(only.keywords) == 1:
@@ -203,7 +208,8 @@ def recipe(answer: Callable[..., Any]) -> str:
             case = f" (It has {count} images in {shards} shards, for {size} ranks, batch {batch}.)"
             wrong(problem.diagnosis + case, problem.remedy)
         if count == CASES[0][0]:
-            _mixed(epochs[0], ends)
+            if small := small_buffer(epochs[0], ends):
+                wrong(small, "Make it as large as memory allows: files are sorted by class.")
     size, _, steps = CASES[0][2:]
     said = f"{steps} batches on each of {size} ranks, none of whose images is read twice."
     return said + what_is_slow(answer, made[0])
@@ -245,16 +251,19 @@ def _read(dataset: Any, labels: np.ndarray, batch: int) -> np.ndarray:
     return np.array(found, int).reshape(-1, batch)
 
 
-def _mixed(parts: list[np.ndarray], ends: Sequence[int]) -> None:
-    """Raise Wrong if images come from a small part of their file, or of all files."""
+def small_buffer(parts: list[np.ndarray], ends: Sequence[int]) -> str:
+    """Return what shows that images come from a small part of their file, or of all files."""
     for order in (part.ravel() for part in parts):
         files = np.searchsorted(ends, order, "right")
         inside = [order[files == file] for file in set(files)]
         shares = [(1 + _ahead(part)) / len(part) for part in inside]
         if (1 + _ahead(order)) / len(order) < 0.5 or max(shares) < 0.5:
-            wrong(f"no image comes more than {_ahead(order)} places earlier than in the files: the"
-                  " shuffle buffer is small.",
-                  "Make it as large as memory allows: files are sorted by class.")  # fmt: skip
+            early = max(map(_ahead, inside))
+            return (
+                f"no image comes more than {early} places earlier among those of its file: the"
+                " shuffle buffer is small."
+            )
+    return ""
 
 
 def _ahead(order: np.ndarray) -> int:

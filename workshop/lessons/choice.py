@@ -24,13 +24,14 @@ IMPORTED = {"time.": "import time", "np.": "import numpy as np", "torch.": "impo
 
 
 def choose(
-    name: str, own: Function, finished: Function, judge: Callable[[], str], show: bool = False
+    name: str, own: Function, finished: Function, judge: Callable[[], str], show: bool | str = False
 ) -> Function:
     """Print what `judge` finds; return the learner's function if it is right, else the finished.
 
     `judge` returns what is right. It raises Wrong, or NotImplementedError if the function returns
-    nothing. If nothing is written yet, the finished version is shown with `show`, folded. A cell
-    that runs again, and so gives the finished version, prints what it printed before.
+    nothing. If nothing is written yet, the finished version is shown with `show`, folded; if that
+    is a text, it is a hint, shown first. A cell that runs again, and so gives the finished version,
+    prints what it printed before.
     """
     if not (is_same(own, finished) and name in _refused):
         try:
@@ -42,7 +43,7 @@ def choose(
     said, stub = _refused[name]
     print(said)
     if stub and show:
-        show_folded(pasteable(finished, name))
+        show_folded(pasteable(finished, name), "" if show is True else show)
     return finished
 
 
@@ -93,8 +94,10 @@ def pasteable(function: Function, name: str) -> str:
     return "\n".join([f"def {name}({ast.unparse(tree.args)}):", *body])
 
 
-def show_folded(code: str) -> None:
+def show_folded(code: str, hint: str = "") -> None:
     page = f"<details><summary>Show it</summary><pre>{html.escape(code)}</pre></details>"
+    if hint:
+        page = f"<details><summary>Hint</summary>{html.escape(hint)}{page}</details>"
     output.show(page, code)
 
 
@@ -111,7 +114,7 @@ def write_chosen(file: str, chosen: Function, finished: Function, name: str) -> 
 
 def choose_by_cases(
     name: str, own: Function, finished: Function, cases: Sequence[tuple[Any, ...]],
-    mistakes: Sequence[Mistake] = (), right: str = "", show: bool = False,
+    mistakes: Sequence[Mistake] = (), right: str = "", show: bool | str = False,
 ) -> Function:  # fmt: skip
     """Choose as `choose` does; a right function returns in each case what the finished one does.
 

@@ -15,11 +15,11 @@ import numpy as np
 
 from data_prep.tfrecordwriter import format_index, frame_record, serialize_example, write_records
 from rn50lib.data.tfrecord import IMAGE, LABEL, index_path, masked_crc
-from workshop.checks.compare import refuse, wrong
+from workshop.checks.compare import Mistake, refuse, wrong
 from workshop.checks.engine import own_frame
-from workshop.checks.ex04 import batches_of, judge_epochs, what_is_slow
+from workshop.checks.ex04 import batches_of, judge_epochs, small_buffer, what_is_slow
 from workshop.checks.ramps import ramps
-from workshop.lessons.choice import Function, choose
+from workshop.lessons.choice import Function, choose, choose_by_cases
 
 FORMAT = (
     "A length takes 8 bytes, `<Q`, a checksum 4, `<I`. The data, which may be empty, come after 12"
@@ -31,13 +31,12 @@ def read(path: str) -> Iterator[bytes]:
     """Yield the data of each record of a shard; raise ValueError for a wrong checksum."""
     with open(path, "rb") as file:
         while head := file.read(12):
-            length, length_crc = struct.unpack("<QI", head)
+            if head[8:] != struct.pack("<I", masked_crc(head[:8])):
+                raise ValueError(f"{path}: the checksum of a length is wrong")
+            (length,) = struct.unpack("<Q", head[:8])
             data = file.read(length)
-            (data_crc,) = struct.unpack("<I", file.read(4))
-            if (length_crc, data_crc) != (masked_crc(head[:8]), masked_crc(data)):
-                raise ValueError(
-                    f"{path}: wrong checksum in the record that ends at {file.tell():,}"
-                )
+            if file.read(4) != struct.pack("<I", masked_crc(data)):
+                raise ValueError(f"{path}: the checksum of {length:,} bytes of data is wrong")
             yield data
 
 
@@ -50,16 +49,84 @@ def my_shards(
 
 # --- what is wrong with a learner's version -------------------------------------------------------
 
+RECORDS = ((b"data",), (b"",), (bytes(range(256)) * 2,))
+FRAME_MISTAKES: tuple[Mistake, ...] = (
+    (lambda data: framed(data, ">"), "Your numbers are big-endian.", "Use `<` in struct.pack."),
+    (lambda data: framed(data, size="I"), "Your length has 4 bytes.", "Use `<Q`, which has 8."),
+    (lambda data: framed(data, extra=16), "Your length is that of the whole record.",
+     "Write that of the data."),
+    (lambda data: framed(data)[:8] + framed(data)[12:], "Your length has no checksum.",
+     "Put masked_crc of its 8 bytes after it."),
+    (lambda data: framed(data)[:-4] + struct.pack("<I", masked_crc(framed(data)[:-4])),
+     "Your last checksum is that of everything before it.", "Compute it from the data only."),
+)  # fmt: skip
+
+
+def framed(data: bytes, order: str = "<", size: str = "Q", extra: int = 0) -> bytes:
+    """Return a record, right or with a mistake."""
+    head = struct.pack(order + size, len(data) + extra)
+    crcs = [struct.pack(f"{order}I", masked_crc(part)) for part in (head, data)]
+    return head + crcs[0] + data + crcs[1]
+
+
+def check_frame_record(yours: Function) -> Function:
+    hint = "Four parts: struct.pack('<Q', …), a checksum as '<I', the data, a checksum as '<I'."
+    return choose_by_cases("frame_record", yours, frame_record, RECORDS, FRAME_MISTAKES, show=hint)
+
 
 def check_read(yours: Function) -> Function:
     with tempfile.TemporaryDirectory() as folder:
         judge = functools.partial(judge_read, yours, Path(folder))
-        return choose("read", yours, read, judge, show=True)
+        return choose("read", yours, read, judge, show=FORMAT)
 
 
 def check_my_shards(yours: Function) -> Function:
     judge = functools.partial(judge_my_shards, yours)
-    return choose("my_shards", yours, my_shards, judge, show=True)
+    hint = "Take every `size`-th shard, then every `workers`-th of those."
+    return choose("my_shards", yours, my_shards, judge, show=hint)
+
+
+def check_stage(
+    yours: Function, decode_crop: Callable[[Any], Any], cores: int, batch: int
+) -> Function:
+    """Return a learner's `parallel_map` or `prefetch` if it is right, else the finished one."""
+
+    def parallel_map(records: Any) -> Any:
+        """Return batches of crops, made `cores` at a time."""
+        return records.map(decode_crop, num_parallel_calls=cores).batch(batch)
+
+    def prefetch(records: Any) -> Any:
+        """Return the same batches, two of them prepared ahead."""
+        return parallel_map(records).prefetch(2)
+
+    finished = prefetch if yours.__name__ == "prefetch" else parallel_map
+    judge = functools.partial(judge_stage, yours, batch)
+    hint = "`map` takes num_parallel_calls; the dataset that `batch` returns has a `prefetch`."
+    return choose(finished.__name__, yours, finished, judge, show=hint)
+
+
+def judge_stage(yours: Function, batch: int) -> str:
+    import tensorflow as tf
+
+    with tempfile.TemporaryDirectory() as folder:
+        made = yours(tf.data.TFRecordDataset(write_numbered_shards(Path(folder))))
+        if made is None:
+            raise NotImplementedError
+        read = [np.ravel(labels).tolist() for _, labels in batches_of(made, SHARDS * EACH)]
+    slow, ahead = what_is_slow(yours, made, draws=True), yours.__name__ == "prefetch"
+    whole = list(range(SHARDS * EACH))
+    refuse(
+        ([n for numbers in read for n in numbers] != whole[: sum(map(len, read))],
+         "The images are not those of the records, in order.", "Use `map` and `batch` only."),
+        (not read or len(read[0]) != min(batch, len(whole)), f"The batches have"
+         f" {len(read[0]) if read else 0} images.", "Use .batch(batch_size), after `map`."),
+        ("num_parallel_calls" in slow, "`map` makes one crop at a time.",
+         "Pass num_parallel_calls=cores."),
+        (ahead and "prefetch" in slow, "It prepares no batches ahead.",
+         "Call `prefetch` of what parallel_map returns."),
+        (not ahead and "prefetch" not in slow, "It prefetches, too.", "That is the next stage."),
+    )  # fmt: skip
+    return f"`{yours.__name__}` is right: the notebook uses yours."
 
 
 def check_pipeline(yours: Function, decode_crop: Callable[[Any], Any]) -> Function:
@@ -80,7 +147,8 @@ def check_pipeline(yours: Function, decode_crop: Callable[[Any], Any]) -> Functi
 
     with tempfile.TemporaryDirectory() as folder:
         judge = functools.partial(judge_pipeline, yours, Path(folder))
-        return choose("pipeline", yours, pipeline, judge, show=True)
+        hint = "Shard the file names; read before you shuffle, and shuffle before you decode."
+        return choose("pipeline", yours, pipeline, judge, show=hint)
 
 
 def judge_read(yours: Function, folder: Path) -> str:
@@ -101,19 +169,26 @@ def judge_read(yours: Function, folder: Path) -> str:
          "Use `yield`, which continues with the next one."),
         (found != contents, f"It should yield {contents}, and it yields {found}.", FORMAT),
     )  # fmt: skip
-    parts = {"the length": 0, "the checksum of the length": 9, "the data": 14,
+    parts = {"the length": 6, "the checksum of the length": 9, "the data": 14,
              "the checksum of the data": len(records[0]) - 1}  # fmt: skip
-    for part, place in parts.items():
+    for before, (part, place) in itertools.product((0, 2), parts.items()):
         damaged = bytearray(b"".join(records))
-        damaged[place] ^= 1
+        damaged[place + sum(map(len, records[:before]))] ^= 1
         shard.write_bytes(damaged)
         found, error = read_all(yours, shard)
-        if found or not isinstance(error, ValueError):
+        if len(found) > before or not isinstance(error, ValueError):
             ended = repr(error) if error else "no error"
-            wrong(f"With a flipped bit in {part}, it yields {len(found)} records and ends with"
-                  f" {ended}.", "Compare masked_crc(…) of the 8 bytes of the length with the stored"
+            wrong(f"With a flipped bit in {part} of record {before + 1}, it yields {len(found)}"
+                  f" records and ends with {ended}.",
+                  "Compare masked_crc(…) of the 8 bytes of the length with the stored"
                   " checksum before you use the length, and that of the data before you yield"
                   " them; raise ValueError if one differs.")  # fmt: skip
+    for missing in (2, 6, len(records[2]) - 3):
+        shard.write_bytes(b"".join(records)[:-missing])
+        found, error = read_all(yours, shard)
+        refuse((error is None or len(found) > 2, f"Without its last {missing} bytes, a shard is"
+                f" read without an error: {len(found)} records.", "`file.read` returns fewer bytes"
+                " at the end of the file: raise ValueError."))  # fmt: skip
     return "`read` is right: the notebook uses yours."
 
 
@@ -189,7 +264,14 @@ def _judge_stages(yours: Function, shards: list[str]) -> str:
     def epochs(shards: list[str], batch: int) -> list[list[np.ndarray]]:
         """Return two epochs, each with the numbers of every rank's images (steps, batch)."""
         made = [yours(shards, rank, RANKS, batch, 0) for rank in range(RANKS)]
-        return [[_numbers(dataset, batch) for dataset in made] for _ in range(2)]
+        both = [[_numbers(dataset, batch) for dataset in made] for _ in range(2)]
+        found = [[numbers for numbers, _ in parts] for parts in both]
+        means.extend({(n, mean) for numbers, crops in parts
+                      for n, mean in zip(numbers.flat, crops.flat, strict=True)}
+                     for parts in both)  # fmt: skip
+        return found
+
+    means: list[set[tuple[int, float]]] = []
 
     ends = [EACH * (number + 1) for number in range(SHARDS)]
     steps = SHARDS * EACH // RANKS // BATCH
@@ -201,6 +283,9 @@ def _judge_stages(yours: Function, shards: list[str]) -> str:
                 f"Labels are {low} to {high} instead of 0 to {SHARDS * EACH - 1}.",
                 "Leave them as `decode_crop` returns them: they begin at 0."))  # fmt: skip
     judge_epochs(read, ends, steps)
+    refuse((2 * len(means[0] & means[1]) > len(means[0]),
+            "Images have the same crop in both epochs.",
+            "Remove `cache`, or put it before `map`, which draws the crops."))  # fmt: skip
     # 24 images of a rank do not fill batches of 7
     judge_epochs(epochs(shards, BATCH - 1), ends, steps)
     for rank, numbers in enumerate(read[0]):
@@ -214,11 +299,14 @@ def _judge_stages(yours: Function, shards: list[str]) -> str:
                     ))  # fmt: skip
             raise
     made = yours(shards, 0, RANKS, BATCH, 0)
-    return f"`pipeline` is right: the notebook uses yours.{what_is_slow(yours, made, draws=True)}"
+    remarks = what_is_slow(yours, made, draws=True)
+    if small := small_buffer(read[0], ends):
+        remarks += f" Weak: {small}"
+    return f"`pipeline` is right: the notebook uses yours.{remarks}"
 
 
-def _numbers(dataset: Any, batch: int) -> np.ndarray:
-    """Return the numbers of the images in a pass (steps, batch), which are their labels.
+def _numbers(dataset: Any, batch: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the images' numbers, which are their labels, and means in a pass (steps, batch).
 
     Raises NotImplementedError for None, and Wrong for a batch of a wrong form.
     """
@@ -230,8 +318,9 @@ def _numbers(dataset: Any, batch: int) -> np.ndarray:
             wrong(f"An element has shapes {images.shape} and {labels.shape}, with {batch} as the"
                   " batch size.", "Batch the images, once, after map; pass `batch`, and"
                   " drop_remainder=True.")  # fmt: skip
-        found.append(labels)
-    return np.array(found, int).reshape(-1, batch)
+        found.append((labels, images.mean((1, 2, 3))))
+    numbers = np.array([labels for labels, _ in found], int)
+    return numbers.reshape(-1, batch), np.array([means for _, means in found])
 
 
 def striped_ramps() -> np.ndarray:

@@ -69,8 +69,14 @@ def test_reader_that_is_right_passes(source: str, tmp_path: Path, capsys):
         ("yield data", "yield head + data", "It should yield"),
         ("yield data", "yield data.decode()", "It should yield"),
         ("yield data", "if not data: return\n            yield data", "It should yield"),
-        ("raise ValueError(\"data\")", "pass", "in the data, it yields 3"),
-        ("raise ValueError(\"length\")", "pass", "checksum of the length, it yields 3"),
+        ("raise ValueError(\"data\")", "pass", "in the data of record 1, it yields 3"),
+        ("raise ValueError(\"length\")", "file.read(0)", "in the length of record 1"),
+        ("if crc != masked", "if length < 99 and crc != masked", "in the length of record 1"),
+        ("crc != masked_crc(head[:8])", "file.tell() < 30 and crc != masked_crc(head[:8])",
+         "in the length of record 3"),
+        ("!= masked_crc(data)", "!= masked_crc(data) and file.tell() < 30", "data of record 3"),
+        ("while head := file.read(12):", "while len(head := file.read(12)) == 12:",
+         "Without its last 18 bytes"),
         (LATE, f"            yield data\n{LATE.replace(YIELD, '')}", "it yields 1 records"),
         ("raise ValueError(\"data\")", "raise KeyError", "ends with KeyError"),
     ],
@@ -81,6 +87,40 @@ def test_reader_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, tm
     assert nb04.check_read(yours) is nb04.read
     wrong = capsys.readouterr().out
     assert wrong[0] == "✗" and any(part in wrong for part in said.split("|")), wrong
+
+
+FRAME = """
+def frame_record(data):
+    size = struct.pack("<Q", len(data))
+    ends = [struct.pack("<I", masked_crc(part)) for part in (size, data)]
+    return size + ends[0] + data + ends[1]
+"""
+
+
+@pytest.mark.parametrize("old", ['struct.pack("<Q", len(data))', "size + ends[0] + data + ends[1]"])
+def test_record_that_is_right_passes(old: str):
+    other = {
+        "str": 'len(data).to_bytes(8, "little")',
+        "siz": 'b"".join([size, ends[0], data, ends[1]])',
+    }
+    for source in (FRAME, FRAME.replace(old, other[old[:3]])):
+        yours = defined(source, "frame_record", **READER)
+        assert nb04.check_frame_record(yours) is yours
+
+
+def test_record_that_is_wrong_gets_a_diagnosis(capsys):
+    for wrong, diagnosis, _ in nb04.FRAME_MISTAKES:
+        nb04.check_frame_record(wrong)
+        assert diagnosis in capsys.readouterr().out
+    for old, new, said in (
+        ("masked_crc(part)", "masked_crc(part) ^ 1", "It should be"),
+        ("masked_crc(part)", "masked_crc(part) >> 32", "It should be"),
+        ("    return size", "    size", "is a `return` missing?"),
+        ("    return size", "    return str(size)", "TypeError"),
+    ):
+        yours = defined(FRAME.replace(old, new), "frame_record", **READER)
+        assert nb04.check_frame_record(yours) is nb04.frame_record
+        assert said in capsys.readouterr().out
 
 
 def test_reader_that_is_not_written_is_not_attempted(capsys):
@@ -155,9 +195,59 @@ def numbered():
         kinds = {IMAGE: tf.io.FixedLenFeature([], tf.string),
                  LABEL: tf.io.FixedLenFeature([], tf.int64)}  # fmt: skip
         example = tf.io.parse_single_example(record, kinds)
-        return tf.io.decode_jpeg(example[IMAGE], channels=3), example[LABEL] - 1
+        image = tf.io.decode_jpeg(example[IMAGE], channels=3)
+        return tf.image.random_crop(image, [32, 32, 3]), example[LABEL] - 1
 
     return {"tf": tf, "np": np, "prepare": prepare}
+
+
+MAPPED = "records.map(prepare, num_parallel_calls=2).batch(16)"
+
+
+def stage(name: str, body: str):
+    return defined(f"def {name}(records):\n    return {body}", name, **numbered())
+
+
+@pytest.mark.slow
+@pytest.mark.needs("tensorflow")
+def test_stage_that_is_right_passes(capsys):
+    for name, body in (
+        ("parallel_map", MAPPED),
+        ("parallel_map", MAPPED.replace("num_parallel_calls=2", "tf.data.AUTOTUNE")),
+        ("parallel_map", MAPPED.replace("(16)", "(16, drop_remainder=True)")),
+        ("prefetch", f"{MAPPED}.prefetch(2)"),
+        ("prefetch", f"{MAPPED}.prefetch(tf.data.AUTOTUNE)"),
+        ("prefetch", f"(lambda made: made.prefetch(1))({MAPPED})"),
+    ):
+        yours = stage(name, body)
+        assert nb04.check_stage(yours, numbered()["prepare"], 2, 16) is yours, capsys.readouterr()
+        ours = nb04.check_stage(stage(name, "None"), numbered()["prepare"], 2, 16)
+        assert "not written yet" in capsys.readouterr().out
+        ours.__name__ = name
+        assert nb04.judge_stage(ours, 16)
+
+
+@pytest.mark.slow
+@pytest.mark.needs("tensorflow")
+@pytest.mark.parametrize(
+    ("name", "body", "said"),
+    [
+        ("parallel_map", MAPPED.replace(", num_parallel_calls=2", ""), "one crop at a time"),
+        ("parallel_map", MAPPED.replace(".batch(16)", ""), "batches have 1 images"),
+        ("parallel_map", MAPPED.replace("16", "32"), "batches have 32 images"),
+        ("parallel_map", f"{MAPPED}.prefetch(2)", "It prefetches, too"),
+        ("parallel_map", f"{MAPPED}.repeat()", "never ends"),
+        ("parallel_map", MAPPED.replace(".batch", ".shuffle(9).batch"), "in order"),
+        ("parallel_map", "records.batch(16)", "not a pair"),
+        ("prefetch", MAPPED, "no batches ahead"),
+        ("prefetch", f"iter({MAPPED})", "Return a tf.data.Dataset"),
+        ("prefetch", MAPPED.replace(".batch", ".prefetch(2).batch"), "no batches ahead"),
+    ],
+)  # fmt: skip
+def test_stage_that_is_wrong_gets_a_diagnosis(name: str, body: str, said: str):
+    with pytest.raises(Wrong) as wrong:
+        nb04.judge_stage(stage(name, body), 16)
+    assert said in f"{wrong.value.diagnosis} {wrong.value.remedy}"
 
 
 @pytest.mark.slow
@@ -185,6 +275,11 @@ def test_pipeline_that_is_right_but_slow_or_large_passes_with_a_note(capsys):
         "": (".prefetch(1)", ".prefetch(2)"),
         "Slow: without `prefetch`": (".prefetch(1)", ""),
         "Slow: without `num_parallel_calls`": (", num_parallel_calls=2", ""),
+        "Slow over a network": (
+            ".interleave(tf.data.TFRecordDataset)",
+            ".flat_map(tf.data.TFRecordDataset)",
+        ),
+        "Weak: no image comes more than": ("shuffle(100", "shuffle(2"),
         "Large: `map` comes before": (shuffled + decoded, decoded + shuffled),
         "Large: `map` comes": (decoded, decoded + shuffled),
     }
@@ -212,6 +307,7 @@ def test_pipeline_that_is_right_but_slow_or_large_passes_with_a_note(capsys):
         (".shuffle(100, seed)", "", "stay in their order"),
         ("seed)", "seed, reshuffle_each_iteration=False)", "same order"),
         (".prefetch(1)", ".cache()", "after any `cache`"),
+        (f".shuffle(100, seed){MAP}", f"{MAP}.cache().shuffle(100, seed)", "the same crop"),
         (f".shuffle(100, seed){MAP}{BATCHES}", f"{MAP}{BATCHES}.shuffle(9, seed + 1)",
          "Shuffle before `batch`"),
         ("batch(batch, ", "batch(2 * batch, ", "with 8 as the batch size"),
