@@ -145,11 +145,10 @@ vanish_bfloat16 = 100 * (gradients.bfloat16() == 0).float().mean().item()
 fig, axes = plt.subplots()
 powers = gradients.abs().log2().numpy()
 axes.hist(powers, bins=range(-45, 24), density=True, color=workshop.FINDING)
-edges = (-34, "zero in float16"), (-25, "fewer bits"), (-14, "full precision"), (16, "infinite")
-for (left, name), (right, _), grey in zip(
-    edges, (*edges[1:], (22, "")), (8, 9, 10, 8), strict=True
-):
-    axes.axvspan(left, right, color=str(grey / 10), zorder=0)
+regions = [(-34, -25, "0.8", "zero in float16"), (-25, -14, "0.9", "fewer bits"),
+           (-14, 16, "1.0", "full precision"), (16, 22, "0.8", "infinite")]  # fmt: skip
+for left, right, grey, name in regions:
+    axes.axvspan(left, right, color=grey, zorder=0)
     axes.text((left + right) / 2, 0.12, name, ha="center")
 finding = f"{vanish:.1f}% underflow in float16, {vanish_bfloat16:.2f}% in bfloat16"
 axes.set(title=f"Gradients of outputs: {finding}", ylabel="share of gradients")
@@ -301,7 +300,7 @@ for wait in (3, 2000):
 # %% [markdown]
 # The scale falls until a step is good, and again when gradients grow: with a wait of 2,000, all skipped steps come from that. With 3, doubling too far can cost one more step in four, instead of one in 2,001.
 #
-# ## 8 times the arithmetic, the same bandwidth: why only 3.6?
+# ## V100: 8 times the arithmetic, the same bandwidth. Why only 3.6?
 #
 # A **Tensor Core** multiplies small matrices of 16-bit numbers and accumulates in `float32`, in one instruction. On a CPU, AMX does the same, and `avx512_bf16` multiplies and adds pairs of numbers. GPUs since Ampere have one more precision, [**TF32**](../docs/troubleshooting.md#results-in-float32-differ-between-two-gpus-tf32): numbers are stored as `float32`, but Tensor Cores ignore the last 13 mantissa bits. It is PyTorch's default for convolutions.
 #

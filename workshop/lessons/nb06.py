@@ -133,7 +133,7 @@ MISTAKES: dict[Function, list[Mistake]] = {
          "There are too few operations.", "Each output needs all 64 input channels."),
         (lambda images, size: (convolution(images, size)[0], 2 * size * images * 64 * 56 * 56),
          "There are too few bytes.", "The weights are read, too."),
-        (lambda images, size: (convolution(images, 1)),
+        (lambda images, size: convolution(images, 1),
          "These are numbers, not bytes.", "Multiply them by `size`."),
         (lambda images, size: (convolution(images, size)[0], images * convolution(1, size)[1]),
          "The weights are counted once for each image.", "A batch reads them once."),
