@@ -167,7 +167,7 @@ for power in range(0, 25, 4):
     zero = 100 * ((gradients * 2.0**power).half() == 0).float().mean().item()
     infinite = (weights * 2.0**power).half().isinf().sum().item()
     print(f"loss x 2^{power:<2}: {zero:6.2f}% of the outputs' gradients become zero,", end=" ")
-    print(f"{infinite} of {len(weights):,} of weights infinite")
+    print(f"{infinite} of the weights' {len(weights):,} infinite")
 
 # %% [markdown]
 # ## Write the loss scale yourself
