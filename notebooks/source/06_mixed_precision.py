@@ -65,7 +65,7 @@ print(f"both passes (forward and backward) {both_passes:.0%}.")
 #
 # [NVIDIA's ResNet-50 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) processes 400.2 images per second on one V100 in FP32 and 1,442.6 in FP16. The method is from [Mixed Precision Training](https://arxiv.org/abs/1710.03740) (Micikevicius et al., 2017). Where does the factor of 3.6 come from, and what can go wrong?
 #
-# On a CPU, the 16-bit format is `bfloat16`. If the first output shows no instructions for it, PyTorch emulates it: convolutions become slower, but arrays still need half the memory and traffic.
+# On a CPU, the 16-bit format is `bfloat16`. Without instructions for it (see the first output), PyTorch emulates it, and convolutions become slower.
 #
 # ## What each format can represent
 #
@@ -92,7 +92,7 @@ for dtype, (integer, exponent) in formats.items():
 #
 # ## Gradients that underflow
 #
-# Gradients are small: the network averages over pixels and the loss over images. To see real ones, the next cell briefly trains a small network on road signs in `float32`. Then hooks collect the *gradients of the outputs* of its convolutions and its last layer. **Predict** there: how many of the nonzero ones underflow to zero in `float16`?
+# Gradients are small: the network averages over pixels and the loss over images. To see real ones, the next cell briefly trains a small network on road signs in `float32`. Then hooks collect the *gradients of the outputs* of its convolutions and its last layer. **Predict** as `guess`: what percentage of the nonzero ones underflows to zero in `float16`?
 
 # %%
 signs = open_source(session.data_root, "train", "recordio")  # in random order
@@ -193,7 +193,7 @@ def next_scale(scale, good, finite, wait=2000):
 next_scale = nb06.check("next_scale", next_scale)
 
 # %% [markdown]
-# The next cell trains with it. A larger network or batch, or a lower loss, makes gradients smaller. To imitate that, it divides them by 2^16 before they are rounded to `float16`, and multiplies them before the update. **Predict** the order of four `float16` runs: your rule, starting at 2^36 (in effect 2^20, too high, as above); no scale; and a fixed scale of 2^36, with and without the overflow check.
+# The next cell trains with it. A larger network or batch, or a lower loss, makes gradients smaller. To imitate that, it divides them by 2^16 before they are rounded to `float16`, and multiplies them before the update. **Predict** the order of four `float16` runs: your rule, starting at 2^36 (in effect 2^20, too high); no scale; and a fixed scale of 2^36, with and without the overflow check.
 
 
 # %%
@@ -383,7 +383,7 @@ columns += ["gain: your count", "measured"]
 workshop.table(rows, columns, f"Forward pass of two layers, {many} images")
 
 # %% [markdown]
-# *Gain*: how many times as fast. The time by your count is a lower bound. Which layer comes closer to it?
+# *Gain*: how many times as fast. Which layer comes closer to the bound that you counted?
 #
 # ## Compare all precisions
 #
@@ -505,7 +505,6 @@ workshop.figure(fig, alt="Bars of three kinds of layers; a dashed outline shows 
 print("Channels last, batch 256, 224 px,", session.results["h100.convolution.ms"].provenance)
 
 # %%
-speeds = {}
 for what, peak, dtype in [
     ("FP32", "v100.fp32", "float32"),
     ("faster arithmetic alone", "v100.fp16", "float32"),
@@ -514,9 +513,7 @@ for what, peak, dtype in [
 ]:
     rate, traffic = 1e12 * recorded[peak], 1e9 * recorded["v100.bandwidth"]
     counted = nb06.least_ms(resnet50, 224, 96, dtype, rate, traffic)
-    speeds[what] = 1000 * 96 / sum(counted.values())
-    faster = speeds[what] / speeds["FP32"]
-    print(f"V100, {what}: {speeds[what]:,.0f} images/s by the count, gain {faster:.1f}")
+    print(f"V100, {what}: {1000 * 96 / sum(counted.values()):,.0f} images/s by the count")
 print("Limits of the V100:", session.results["v100.fp16"].provenance)
 
 # %% [markdown]
@@ -528,7 +525,7 @@ print("Limits of the V100:", session.results["v100.fp16"].provenance)
 #
 # [`torch.compile`](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step) **fuses** layers, so that no intermediate result goes to memory. A residual block ends with a batch norm, an addition of the shortcut and a ReLU, which compute almost nothing.
 #
-# **Your turn:** count how often they read and write an array, first one by one, then fused. It predicts two gains: of fusing and of 16 bits. (Compiling takes up to half a minute.)
+# **Your turn:** count how often they read and write an array, first one by one, then fused. Your count predicts two gains: of fusing and of 16 bits. (Compiling takes up to half a minute.)
 
 
 # %%
@@ -577,11 +574,11 @@ workshop.table(rows, columns, f"The end of a block, {session.tail} images")
 del pair, pairs
 
 # %% [markdown]
-# If the measured times are close to the counted ones, traffic is the limit, and both savings count. If they are several times longer, arithmetic and instructions are the limit, and fusing gains little. On a CPU, [PyTorch's batch norm](https://github.com/pytorch/pytorch/blob/02793981e2a23214e0a159b7eef8685ea5738310/aten/src/ATen/native/cpu/batch_norm_kernel.cpp) adds number by number in `float32`, so 16 bits can gain more than 2. For the whole network, `torch.compile` gained about 1.2 (4,833 and 5,810 images/s, on two H100s, two days apart).
+# If the measured times are close to the counted ones, traffic is the limit. If they are several times longer, arithmetic and instructions are, and fusing gains little. On a CPU, [PyTorch's batch norm](https://github.com/pytorch/pytorch/blob/02793981e2a23214e0a159b7eef8685ea5738310/aten/src/ATen/native/cpu/batch_norm_kernel.cpp) adds number by number in `float32`, so 16 bits can gain more than 2. For the whole network, `torch.compile` gained about 1.2 (4,833 and 5,810 images/s, on two H100s, two days apart).
 #
 # ## Your turn: one more rung
 #
-# Before you open the solution, add mixed precision to `runs/train.py` in six to eight lines: `float16` with a `GradScaler` on a GPU; on a CPU, `bfloat16` with `GradScaler(enabled=False)`. DDP's `backward()` averages the gradients. Horovod must exchange them *before* `scaler.step` tests them, so that all ranks skip a step or none does: `optimizer.synchronize()` comes first, and `scaler.step(optimizer)` stays inside `skip_synchronize()`. Then run the cell again: it tries the exchange. The race below also tells you which lines are missing.
+# Before you open the solution, add mixed precision to `runs/train.py` in six to eight lines: `float16` with a `GradScaler` on a GPU; on a CPU, `bfloat16` with `GradScaler(enabled=False)`. DDP's `backward()` averages the gradients. Horovod must exchange them *before* `scaler.step` tests them, so that all ranks skip a step or none does: `optimizer.synchronize()` comes first, and `scaler.step(optimizer)` stays inside `skip_synchronize()`. Then run the cell again: it tries the exchange. The race below also names missing lines.
 
 # %%
 workshop.ladder.changes("4_amp")
@@ -596,7 +593,7 @@ else:
     ))  # fmt: skip
 
 # %% [markdown]
-# How much faster will the script become? Only both passes gain, by the factor in the NCHW rows; the first run gave their share of a step. The rest takes as long as before (Amdahl's law, see 02). The race tests it.
+# How much faster will the script become? Only the two passes gain, by the factor in the NCHW rows; the first run gave their share of a step. The rest takes as long as before (Amdahl's law, see 02). The race tests it.
 
 # %%
 faster = workshop.ratio(np.divide(times[before, "NCHW"], times[half, "NCHW"]))
@@ -620,7 +617,7 @@ else:
 workshop.ladder.figure("4_amp")
 
 # %% [markdown]
-# If the two ranges overlap, nothing refutes the formula. If not, compare the last line with the factor that you put in: it was measured alone, without DALI (on a GPU: with a larger batch). The square is a recorded H100, from 1,735 to 2,530 images/s: less than the 4,833 above because of NCHW, a batch of 128, JPEG files, and waiting between the parts of a step.
+# If the two ranges overlap, nothing refutes the formula. If not, compare the last line with the factor in the formula, which was measured alone, without DALI (on a GPU: with a larger batch). The square is a recorded H100, from 1,735 to 2,530 images/s: less than the 4,833 above because of NCHW, a batch of 128, JPEG files, and waiting between the parts of a step.
 #
 # ## The same accuracy?
 #
@@ -647,6 +644,6 @@ print(f"bfloat16 is {gaps.mean():.2f} points lower on average: {errors:.1f} stan
 # - Many updates are too small for 16 bits, so the weights stay in `float32`.
 # - Arithmetic-bound layers can gain most; by the count, memory-bound ones gain a factor of 2. Fusing saves traffic, too.
 #
-# **Try it:** in `train_scaled`, round the weights to `bfloat16` after each step, and predict the loss of the last run. (On an EPYC, it was 2.06 instead of 1.91.)
+# **Try it:** in `train_scaled`, round the weights to `bfloat16` after each step, and predict the loss of the last run.
 #
 # The next notebook uses a trained network: how long is one prediction?
