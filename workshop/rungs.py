@@ -112,7 +112,7 @@ def _draw_speeds(axes: Axes, rungs: Mapping[str, Any]) -> str:
     axes.bar_label(bars, numbers, padding=6, weight="bold")
     for row, one in enumerate(rungs.values()):
         turns = one.get("turns", [])
-        axes.plot(turns, [row + 0.36] * len(turns), "o", color="white", mec="black", ms=4.5)
+        axes.plot(turns, [row + 0.36] * len(turns), "o", color="0.5", mec="white", ms=5)
     labels = [f"{name[0]}: {_label(name, one.get('ranks', 1))}" for name, one in rungs.items()]
     axes.set_yticks(range(len(rates)), labels)
     axes.set_ylim(len(rates) - 0.4, -0.5)

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 06 · Mixed precision
 #
-# After this notebook, you can explain what you gain and lose with 16-bit numbers, preserve small gradients with a loss scale that you wrote, train with `autocast` and `GradScaler`, predict from your own count which layers gain, check it in a trace, and fuse what only moves bytes.
+# After this notebook, you can explain what 16-bit numbers gain and lose, write a loss scale, and train with `autocast` and `GradScaler`. You can predict which layers become faster by counting operations and bytes, and check it in a trace.
 #
 # **Time:** 60 minutes · **Needs:** DALI, and the script from notebook 05, which you extend · **On a CPU:** about 2 minutes to run
 
@@ -18,7 +18,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from PIL import Image, ImageOps
+from torch import profiler
 from torch.nn.functional import cross_entropy
+from torch.utils import benchmark
 
 import workshop
 from rn50lib import resnet
@@ -41,31 +43,33 @@ if device.type == "cuda" and torch.cuda.mem_get_info()[1] < 40e9:
 # %% [markdown]
 # ## Where is the time going?
 #
-# The next cell traces your script, now with DALI, in `float32` (recent GPUs: TF32). **Predict:** what share of a step is input, and what share is convolution?
+# The next cell traces your script, now with DALI, in `float32` (recent GPUs: TF32). **Predict** the share of convolution: replace `None`.
 
 # %%
+guess = None  # percent of a step
 file = session.folder / "float32.json.gz"
 sizes = {"image_size": pixels, "batch_size": batch, "workers": workers}
-brief = {**sizes, "warm_up": 2 * workers + 1, "steps": 4, "trace": file}  # past prepared batches
+brief = {**sizes, "warm_up": 2 * workers + 1, "steps": 4, "trace": file}  # skip prepared batches
 dali = workshop.ladder.climb("3_dali", ranks=ranks, **brief)
 report = dali or workshop.ladder.climb("1_single", **brief)
-trace_ms = workshop.trace(file, show=False)
+trace_ms = workshop.trace(file)
 shares = {kind: ms / sum(trace_ms.values()) for kind, ms in trace_ms.items()}
 step_ms = sum(report.get(f"{part}_ms", 0) for part in ("input", "compute", "communication"))
 both_passes = max(0.0, report["compute_ms"] / step_ms - shares["optimizer"])
 print(f"Input takes {report['input_ms'] / step_ms:.1%} of a step, convolution", end=" ")
-print(f"{shares['convolution']:.0%}, both passes (forward and backward) {both_passes:.0%}.")
+print(f"{shares['convolution']:.0%} (you predicted {guess or '?'}%),", end=" ")
+print(f"both passes (forward and backward) {both_passes:.0%}.")
 
 # %% [markdown]
-# Once the input keeps up, computation dominates: arithmetic, mostly in convolutions, and memory traffic, mostly elsewhere. 16-bit numbers need half the memory and traffic of `float32`, and suitable hardware computes several times as fast.
+# Once the input keeps up, computation dominates: arithmetic, mostly in convolutions, and memory traffic, mostly elsewhere. 16-bit numbers need half the memory and traffic of `float32`, and suitable hardware computes with them several times as fast.
 #
 # [NVIDIA's ResNet-50 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) processes 400.2 images per second on one V100 in FP32 and 1,442.6 in FP16. The method is from [Mixed Precision Training](https://arxiv.org/abs/1710.03740) (Micikevicius et al., 2017). Where does the factor of 3.6 come from, and what can go wrong?
 #
-# On a CPU, the 16-bit format is `bfloat16`. If the first output shows no instructions for it, PyTorch emulates it: convolutions lose time, but arrays still take half the memory and traffic.
+# On a CPU, the 16-bit format is `bfloat16`. Without instructions for it (see the first output), PyTorch emulates it, and convolutions become slower.
 #
 # ## What each format can represent
 #
-# A floating-point number has a sign, an **exponent**, which sets its magnitude, and a **mantissa**, which divides the range between two powers of two into equal steps. Here is 0.1 in three formats. **Predict:** what happens to 70,000, 0.00000001 and 1.001 in each?
+# A floating-point number has a sign, an **exponent**, which sets its magnitude, and a **mantissa**, which divides the range between two powers of two into equal steps. Here are 0.1 and what happens to 70,000, 0.00000001 and 1.001 in three formats.
 
 # %%
 formats = {
@@ -88,7 +92,7 @@ for dtype, (integer, exponent) in formats.items():
 #
 # ## Gradients that underflow
 #
-# Gradients are small, because the network averages over pixels and the loss over images: each number contributes only a little. To see real ones, the next cell briefly trains a small network on road signs in `float32`. Then hooks collect the gradients that flow back to its convolutions and its last layer. **Predict:** what fraction of the nonzero ones will underflow to zero in `float16`?
+# Gradients are small: the network averages over pixels and the loss over images. To see real ones, the next cell briefly trains a small network on road signs in `float32`. Then hooks collect the *gradients of the outputs* of its convolutions and its last layer. **Predict** as `guess`: what percentage of the nonzero ones underflows to zero in `float16`?
 
 # %%
 signs = open_source(session.data_root, "train", "recordio")  # in random order
@@ -118,7 +122,7 @@ print(f"{len(batches)} steps, loss {loss.item():.2f}")
 
 # %%
 def on_gradients(model, use):
-    """Call `use` with every gradient that flows back to the output of a layer with products."""
+    """Call `use` with the gradient of the output of each layer with products."""
 
     def register(layer, inputs, output):
         output.register_hook(use)
@@ -128,10 +132,11 @@ def on_gradients(model, use):
             layer.register_forward_hook(register)
 
 
+guess = None  # percent
 flowing = []
 on_gradients(model, lambda gradient: flowing.append(gradient.flatten().cpu()))
 optimizer.zero_grad()
-cross_entropy(model(images[:208]), labels[:208]).backward()  # at most NVIDIA's batch in FP16
+cross_entropy(model(images[:208]), labels[:208]).backward()  # 208: NVIDIA's batch in FP16
 gradients = torch.cat(flowing)
 gradients = gradients[gradients != 0]
 vanish = 100 * (gradients.half() == 0).float().mean().item()
@@ -140,26 +145,29 @@ vanish_bfloat16 = 100 * (gradients.bfloat16() == 0).float().mean().item()
 fig, axes = plt.subplots()
 powers = gradients.abs().log2().numpy()
 axes.hist(powers, bins=range(-45, 24), density=True, color=workshop.FINDING)
-for edge, left in ((-25, "zero in float16"), (-14, "fewer bits"), (16, "full precision")):
-    axes.axvline(edge, color="0.5")
-    axes.text(edge - 0.4, 0.12, left, ha="right")
+regions = [(-34, -25, "0.8", "zero in float16"), (-25, -14, "0.9", "fewer bits"),
+           (-14, 16, "1.0", "full precision"), (16, 22, "0.8", "infinite")]  # fmt: skip
+for left, right, grey, name in regions:
+    axes.axvspan(left, right, color=grey, zorder=0)
+    axes.text((left + right) / 2, 0.12, name, ha="center")
 finding = f"{vanish:.1f}% underflow in float16, {vanish_bfloat16:.2f}% in bfloat16"
-axes.set(title=f"Gradients that flow back: {finding}", ylabel="share of gradients")
-axes.set(xlabel="magnitude, power of two (from 16: infinite)", ylim=(0, 0.13))
+axes.set(title=f"Gradients of outputs: {finding}", ylabel="share of gradients")
+axes.set(xlabel="magnitude, power of two", xlim=(-34, 22), ylim=(0, 0.13))
 workshop.figure(fig, alt="Histogram of the magnitudes of gradients, in powers of two.")
+print(f"You predicted {guess or '?'}%.")
 
 # %% [markdown]
-# Most gradients are below 2^-14, where `float16` has fewer bits or only zero. The fix: **multiply the loss** by a large number before the backward pass. By the chain rule, every gradient grows by the same factor, and the histogram moves to the right. Divide by the same number, in `float32`, before the update. If it is a power of two, the mantissa bits do not change.
+# Most gradients are below 2^-14, where `float16` has fewer bits or only zero. The fix: **multiply the loss** by a large number before the backward pass. By the chain rule, every gradient grows by the same factor, and the histogram moves to the right. Before the update, divide by it in `float32`. A power of two leaves the mantissa bits as they are.
 #
-# Weight gradients add up contributions from all pixels and images, so they are larger. **Predict:** at which scale do they first overflow?
+# *Gradients of weights* add up contributions from all pixels and images, so they are larger. **Predict:** at which scale do they first overflow?
 
 # %%
 weights = torch.cat([weight.grad.flatten() for weight in model.parameters()])
 for power in range(0, 25, 4):
     zero = 100 * ((gradients * 2.0**power).half() == 0).float().mean().item()
     infinite = (weights * 2.0**power).half().isinf().sum().item()
-    print(f"loss x 2^{power:<2}: {zero:6.2f}% of what flows back becomes zero,", end=" ")
-    print(f"{infinite} of {len(weights):,} weight gradients infinite")
+    print(f"loss x 2^{power:<2}: {zero:6.2f}% of the outputs' gradients become zero,", end=" ")
+    print(f"{infinite} of the weights' {len(weights):,} infinite")
 
 # %% [markdown]
 # ## Write the loss scale yourself
@@ -185,7 +193,7 @@ def next_scale(scale, good, finite, wait=2000):
 next_scale = nb06.check("next_scale", next_scale)
 
 # %% [markdown]
-# The next cell uses it in a training loop. A larger network or batch, or a lower loss, makes gradients smaller. To imitate that, this loop divides them by 2^16 before they are rounded to `float16`, and multiplies them by it before the update. **Predict** the four `float16` outcomes: your rule, from 2^36, too high (in effect 2^20, see above); no scale; and a fixed scale of 2^36, with and without the overflow check.
+# The next cell trains with it. A larger network or batch, or a lower loss, makes gradients smaller. To imitate that, it divides them by 2^16 before they are rounded to `float16`, and multiplies them before the update. **Predict** the order of four `float16` runs: your rule, starting at 2^36 (in effect 2^20, too high); no scale; and a fixed scale of 2^36, with and without the overflow check.
 
 
 # %%
@@ -211,6 +219,9 @@ def train_scaled(scale, adapt=False, test=True, dtype=torch.float16):
     return losses, scales
 
 
+guess = (
+    None  # names of the first four runs, such as "no scale", from the lowest loss to the highest
+)
 runs = {
     "your rule": train_scaled(2.0**36, adapt=True),
     "no scale": train_scaled(1.0),
@@ -223,17 +234,18 @@ runs = {
 print(f"Mean loss of the last 5 of {len(batches)} steps")
 for name, (losses, _) in runs.items():
     print(f"{name:22}{np.mean(losses[-5:]):5.2f}")
+print("You predicted, from the lowest:", guess or "?")
 _, scales = runs["your rule"]
 print("Your rule's scale of each step: 2 to the", *np.log2(scales).astype(int))
 
 # %% [markdown]
-# Your rule skips steps until the scale fits, and one when doubling is too much. It makes fewer updates than the last run, and its loss is higher. Dividing by 2^16 moves nearly all of the histogram to zero: without a scale, the loss is hardly lower than without updates (third run). `bfloat16` has the range, so it needs no scale.
+# Your rule skips steps until the scale fits, and one each time doubling was too much. It makes fewer updates than the last run, and its loss is higher. Dividing by 2^16 moves nearly all of the histogram below `float16`'s smallest number: without a scale, the loss is hardly lower than without updates (third run). `bfloat16` has the range, so it needs no scale.
 #
-# The third run is a **silent failure**: every update is skipped, without an error, and the weights stay as they were. The fourth run, without the check, writes [infinities or NaN](../docs/troubleshooting.md#nan-in-float16-which-layer-and-what-the-loss-scale-does) into the weights. Its loss is NaN from then on, so you notice.
+# The third run is a **silent failure**: every update is skipped, without an error. The fourth run, without the check, writes [infinities or NaN](../docs/troubleshooting.md#nan-in-float16-which-layer-and-what-the-loss-scale-does) into the weights, and you notice: its loss is NaN.
 #
 # ## Master weights
 #
-# Updates can be lost, too. An update adds a small number to a large one; if it is smaller than half the gap between neighbouring representable numbers, nothing changes. The next cell applies one update to the trained network, with its momentum, at its learning rate of 0.01 and lower ones. **Predict:** what fraction of the weights does not change at all?
+# Updates can be lost, too: an update smaller than half the gap between neighbouring representable numbers changes nothing. The next cell applies one update to the trained network, with its momentum, at its learning rate of 0.01 and at lower ones, as at the end of a schedule. **Predict:** what share of the weights does not change?
 
 # %%
 stored = torch.cat([weight.detach().flatten() for weight in model.parameters()])
@@ -252,39 +264,50 @@ for rate in (1e-2, 1e-3, 1e-4):
 #
 # `torch.autocast` runs convolutions and matrix products in 16 bits and sensitive operations such as the loss in `float32`; the weights stay in `float32`. `GradScaler` applies your rule, starting at 2^16 with a wait of 2,000 steps.
 #
-# The next cell trains a dense network, fast in `float16` even on a CPU, from a scale of 2^24; `growth_interval=3` is your `wait`. **Predict** how the scale changes.
+# **Your turn:** write a step with both. `scaler.scale(loss)` returns the scaled loss; `scaler.step(optimizer)` divides the gradients and updates, if they are finite; `scaler.update()` changes the scale. The cell checks it against your `next_scale`.
+
 
 # %%
-scaler = torch.amp.GradScaler(device.type, init_scale=2.0**24, growth_interval=3)
-hidden, outputs = torch.nn.Linear(images[0].numel(), 64), torch.nn.Linear(64, 12)
-dense = torch.nn.Sequential(torch.nn.Flatten(), hidden, torch.nn.ReLU(), outputs).to(device)
-sgd = torch.optim.SGD(dense.parameters(), lr=0.01, momentum=0.9)
-losses, scales = [], []
-for x, y in batches:
-    scales.append(scaler.get_scale())
-    with torch.autocast(device.type, torch.float16):
-        loss = cross_entropy(dense(x), y)
-    sgd.zero_grad()
-    scaler.scale(loss).backward()
-    scaler.step(sgd)
-    scaler.update()
-    losses.append(loss.item())
-print("float16, loss scale of each step: 2 to the", *(f"{np.log2(scale):.0f}" for scale in scales))
-print(f"{np.sum(np.diff(scales) < 0)} steps skipped; loss {losses[0]:.2f}, then {losses[-1]:.2f}")
+def scaled_step(model, optimizer, scaler, x, y):
+    """Train one step on a batch: compute in float16, scale the loss; return the loss.
+
+    `torch.autocast(x.device.type, torch.float16)` is a context manager for the forward pass,
+    which includes the loss: cross_entropy(model(x), y).
+    """
+    return None  # your code
+
+
+scaled_step = nb06.check_step(scaled_step, next_scale, device)
 
 # %% [markdown]
-# The scale falls until a step is good. Then it doubles after three good steps and halves at each overflow. With a wait of 3, many steps are lost; with 2,000, hardly any would be.
+# The next cell trains a small dense network with it, starting at 2^24, with two waits. (Dense layers are fast in `float16` even on a CPU.) **Predict** how the scale changes.
+
+# %%
+for wait in (3, 2000):
+    torch.manual_seed(seed)
+    scaler = torch.amp.GradScaler(device.type, init_scale=2.0**24, growth_interval=wait)
+    hidden, outputs = torch.nn.Linear(images[0].numel(), 64), torch.nn.Linear(64, 12)
+    dense = torch.nn.Sequential(torch.nn.Flatten(), hidden, torch.nn.ReLU(), outputs).to(device)
+    sgd = torch.optim.SGD(dense.parameters(), lr=0.01, momentum=0.9)
+    losses, scales = [], []
+    for x, y in batches:
+        scales.append(scaler.get_scale())
+        losses.append(scaled_step(dense, sgd, scaler, x, y))
+    print(f"wait {wait}, scale of each step: 2 to the", *np.log2(scales).astype(int))
+    skipped = np.sum(np.diff([*scales, scaler.get_scale()]) < 0)
+    print(f"{skipped} of {len(scales)} steps skipped; loss {losses[0]:.2f}, then {losses[-1]:.2f}")
+
+# %% [markdown]
+# The scale falls until a step is good, and again when gradients grow: with a wait of 2,000, all skipped steps come from that. With 3, doubling too far can cost one more step in four, instead of one in 2,001.
 #
-# ## Which layers become faster?
+# ## V100: 8 times the arithmetic, the same bandwidth. Why only 3.6?
 #
-# A **Tensor Core** multiplies small matrices of 16-bit numbers and accumulates in `float32`, in one instruction; Intel's AMX does the same on a CPU, and `avx512_bf16` with pairs of numbers. GPUs since Ampere have one more precision, [**TF32**](../docs/troubleshooting.md#results-in-float32-differ-between-two-gpus-tf32): numbers are stored as `float32`, but Tensor Cores ignore the last 13 mantissa bits. It is PyTorch's default for convolutions.
+# A **Tensor Core** multiplies small matrices of 16-bit numbers and accumulates in `float32`, in one instruction. On a CPU, AMX does the same, and `avx512_bf16` multiplies and adds pairs of numbers. GPUs since Ampere have one more precision, [**TF32**](../docs/troubleshooting.md#results-in-float32-differ-between-two-gpus-tf32): numbers are stored as `float32`, but Tensor Cores ignore the last 13 mantissa bits. It is PyTorch's default for convolutions.
 #
 # But a layer is limited by arithmetic *or* by memory traffic. A convolution can reuse each value it loads hundreds of times; a ReLU uses it once. The next cell measures both limits of this device: the rate of a large matrix product, and the bandwidth of a copy.
 
+
 # %%
-from torch.utils import benchmark
-
-
 def seconds(statement, **names):
     timer = benchmark.Timer(statement, globals=names, num_threads=torch.get_num_threads())
     return min(timer.blocked_autorange(min_run_time=0.3).times)
@@ -295,6 +318,7 @@ if device.type == "cuda":
     precisions["float16"] = torch.float16
     if torch.cuda.get_device_capability() >= (8, 0):
         precisions["tf32"] = torch.float32
+before = "tf32" if "tf32" in precisions else "float32"  # the precision of your script
 
 
 def set_tf32(name):
@@ -311,7 +335,8 @@ if emulated:  # bfloat16 is then computed in float32
 array, copy = torch.zeros(2, 2**27 if device.type == "cuda" else 2**24, device=device)
 bandwidth = 2 * array.nbytes / seconds("copy.copy_(array)", array=array, copy=copy)
 for name, peak in peaks.items():
-    print(f"{name:8} {peak / 1e9:10,.1f} GFLOP/s, limit above {peak / bandwidth:.0f} FLOP per byte")
+    print(f"{name:8} {peak / 1e9:10,.1f} GFLOP/s: the limit", end=" ")
+    print(f"above {peak / bandwidth:.0f} FLOP per byte")
 print(f"memory   {bandwidth / 1e9:10,.1f} GB/s")
 
 # %% [markdown]
@@ -320,9 +345,7 @@ print(f"memory   {bandwidth / 1e9:10,.1f} GB/s")
 # **Your turn.** Count two layers of ResNet-50 in the forward pass. A multiplication and an addition are two operations; multiplications by padding count, too.
 #
 # - A convolution, 3 × 3, from 64 to 64 channels, on 56 × 56 pixels. It reads its input and its weights and writes its output, each once.
-# - The batch norm after it, which normalises with the mean and the variance of the batch. What does it read, how often, before it can write? Its few operations per number do not matter; count 5. Leave out its parameters.
-#
-# **Predict** from your count and the limits above: what does each layer gain with 16 bits?
+# - The batch norm after it, which normalises with the mean and the variance of the batch. What must it read *at least*, how often, before it can write? Count 5 operations per number. Leave out its parameters.
 
 
 # %%
@@ -338,20 +361,33 @@ def batch_norm(images, size):
 
 convolution = nb06.check("convolution", convolution)
 batch_norm = nb06.check("batch_norm", batch_norm)
-for name, layer in (("convolution", convolution), ("batch norm", batch_norm)):
-    roofline = {}
-    for dtype in ("float32", half):
-        operations, moved = layer(timed, nb06.BYTES[dtype])
-        roofline[dtype] = max(operations / peaks[dtype], moved / bandwidth)
-    print(f"{name}: {operations / moved:.1f} FLOP per byte in 16 bits;", end=" ")
-    print(f"by the count, 16 bits gain {roofline['float32'] / roofline[half]:.2f}")
+
+# %%
+many = timed if emulated else session.tail  # images
+layers = {"convolution": (convolution, torch.nn.Conv2d(64, 64, 3, padding=1, bias=False)),
+          "batch norm": (batch_norm, torch.nn.BatchNorm2d(64))}  # fmt: skip
+rows = []
+for name, (count, layer) in layers.items():
+    row = [name]
+    for dtype in (before, half):
+        set_tf32(dtype)
+        operations, moved = count(many, nb06.BYTES[dtype])
+        row.append(1000 * max(operations / peaks[dtype], moved / bandwidth))
+        x = torch.randn(many, 64, 56, 56, device=device).to(precisions[dtype])
+        x = x.to(memory_format=torch.channels_last)
+        with torch.no_grad(), torch.autocast(device.type, precisions[half], enabled=dtype == half):
+            row.append(1000 * seconds("layer(x)", layer=layer.to(device), x=x))
+    rows.append([*row, row[1] / row[3], row[2] / row[4]])
+columns = ["", f"{before} (ms): your count", "measured", f"{half} (ms): your count", "measured"]
+columns += ["gain: your count", "measured"]
+workshop.table(rows, columns, f"Forward pass of two layers, {many} images")
 
 # %% [markdown]
-# By the count, 16 bits gain 2 for the batch norm, and for the convolution at most the ratio of the peaks. A trace tests it below.
+# *Gain*: how many times as fast. Which layer comes closer to the bound that you counted?
 #
 # ## Compare all precisions
 #
-# How much faster is the whole network? The next cell times forward and backward passes in all precisions and two memory layouts: NCHW, as in your script, and [**channels last**](../docs/troubleshooting.md#channels_last-has-no-effect-a-layer-loses-it), which Tensor Cores prefer. **MFU** (model FLOP utilisation) is the network's FLOP/s divided by the peak, here the measured one. **Predict** the fastest row.
+# The next cell times both passes of the whole network in all precisions and two memory layouts: NCHW, as in your script, and [**channels last**](../docs/troubleshooting.md#channels_last-has-no-effect-a-layer-loses-it), which Tensor Cores prefer. **MFU** (model FLOP utilisation) is the network's FLOP/s divided by the peak, here the measured one. **Predict** the fastest row.
 
 # %%
 network = resnet.resnet(session.layers)
@@ -382,96 +418,114 @@ for turn in range(turns + 1):  # the first one warms up
         if turn:
             seconds_each.append(time.perf_counter() - begin)
 
-rows = []
+rows, speeds = [], {}
 for (name, layout), seconds_each in times.items():
-    ips = timed / np.median(seconds_each)
-    faster = workshop.ratio(np.divide(times["float32", layout], seconds_each))
+    ips = speeds[name] = timed / np.median(seconds_each)  # in the end, of channels last
     mfu = ips * network.train_flops(pixels) / peaks[name]
-    rows.append([f"{name}, {layout}", ips, str(faster) if name != "float32" else "1", f"{mfu:.0%}"])
-columns = ["", "images/s: median", "over float32, per turn", "MFU"]
+    row = [f"{name}, {layout}", ips]
+    for other in (before, layout), (name, "NCHW"):
+        over = workshop.ratio(np.divide(times[other], seconds_each))
+        row.append("–" if other == (name, layout) else str(over))
+    rows.append([*row, f"{mfu:.0%}"])
+columns = ["", "images/s: median", f"over {before}, per turn", "over NCHW", "MFU"]
 workshop.table(rows, columns, f"Training, batch {timed}, {pixels} px, turns: {turns}")
-gain = workshop.ratio(np.divide(times["float32", "channels last"], times[half, "channels last"]))
-session.note("speedup", str(gain), "", f"speed of {half} over float32, channels last")
-session.expect(dict.fromkeys(["h100.float16.ips", "h100.bfloat16.ips"]))
+gain = workshop.ratio(np.divide(times[before, "channels last"], times[half, "channels last"]))
+session.note("speedup", str(gain), "", f"speed of {half} over {before}, channels last")
+same = (timed, pixels) == (256, 224)  # as recorded
+yours = speeds if same else {}
+session.expect({f"h100.{name}.ips": yours.get(name) for name in ("float16", "bfloat16")})
 
 # %% [markdown]
-# If the network gains less than the peaks differ, layers that gain less take a larger share, and the MFU falls. On the recorded H100, `bfloat16` is slower than `float16`: PyTorch uses slower batch-norm kernels for it.
+# If the network gains less than the peaks differ, the MFU falls: the other layers gain less, or the convolutions do not reach the peak in 16 bits. The next trace decides. On the recorded H100, `bfloat16` is slower than `float16`: PyTorch uses slower batch-norm kernels for it.
 #
 # ## Trace both precisions
 #
-# The next cell traces both passes in both precisions, channels last (*pointwise*: ReLU and addition). **Predict:** which kind gains most?
+# The next cell traces both passes in both precisions in turns, channels last (*pointwise*: ReLU and addition). The count now includes all layers and the backward pass: three times the work for a convolution, eight passes over its array for a batch norm, five for a ReLU, six for an addition. **Predict:** which kind gains most?
 
 # %%
-from torch import profiler
+guess = None  # "convolution", "normalisation" or "pointwise"
 
 
 def traced(name):
-    """Trace both passes after a warm-up; return the mean ms of each kind of layer."""
+    """Trace both passes once, after a warm-up; return the ms of each kind of layer."""
     file = session.folder / f"{name}.json"
-    schedule = profiler.schedule(wait=0, warmup=1, active=session.traces, repeat=1)
+    schedule = profiler.schedule(wait=0, warmup=1, active=1, repeat=1)
     with profiler.profile(schedule=schedule) as trace:
-        for _ in range(1 + session.traces):
+        for _ in range(2):
             passes(name, "channels last")
             trace.step()
     trace.export_chrome_trace(str(file))
-    return workshop.trace(file, show=False)
+    ms = workshop.trace(file, show=False)
+    return ms | {"both passes": sum(ms.values())}
 
 
 kinds = {"convolution": ["convolution"], "normalisation": ["batch norm"],
          "pointwise": ["ReLU", "addition"]}  # fmt: skip
-traces = {name: traced(name) for name in ("float32", half)}
+traces = {name: [] for name in (before, half)}
+for _ in range(session.traces):
+    for name, its_turns in traces.items():
+        its_turns.append(traced(name))
+counted = {
+    name: nb06.least_ms(network, pixels, timed, name, peaks[name], bandwidth) for name in traces
+}
 rows = []
-for kind, layers in kinds.items():
-    row = [kind]
-    for name, measured in traces.items():
-        counted = nb06.least_ms(network, pixels, timed, name, peaks[name], bandwidth)
-        row += [sum(counted[layer] for layer in layers), measured[kind]]
-    rows.append([*row, row[1] / row[3], row[2] / row[4]])
-columns = ["ms", "float32: counted", "measured", f"{half}: counted", "measured"]
-columns += ["gain: counted", "measured"]
-workshop.table(rows, columns, f"Both passes, batch {timed}, {pixels} px")
+for kind, layers in {**kinds, "both passes": [*counted[half]]}.items():
+    low = [sum(counted[name][layer] for layer in layers) for name in traces]
+    ms = [[turn[kind] for turn in its_turns] for its_turns in traces.values()]
+    gain = low[0] / low[1], str(workshop.ratio(np.divide(*ms)))
+    rows.append([kind, low[0], min(ms[0]), low[1], min(ms[1]), *gain])
+columns = ["", f"{before} (ms): counted", "fastest turn", f"{half} (ms): counted", "fastest turn"]
+columns += ["gain: counted", "measured, per turn"]
+workshop.table(rows, columns, f"Batch {timed}, {pixels} px; you predicted {guess or '?'}")
 
 # %% [markdown]
-# On a CPU with instructions for `bfloat16`, convolution gains most, but less than counted. If a kind takes less time than counted, its arrays are in the cache: less traffic gains little. And on a GPU? The next cell draws the same count for a recorded H100. The one after it counts for a V100: the question at the start. **Predict:** what takes the longest on the H100?
+# The count is a lower bound, so compare it with the fastest turn. If the whole range of a gain is below the count, this kind does not reach its limit in 16 bits. If a kind takes less time than counted, its arrays fit into the cache, and less traffic gains little.
+#
+# Compare with a recorded H100. The cell after it counts for the V100 of the first question.
 
 # %%
 resnet50 = resnet.resnet(50)
 recorded = {key: result.value for key, result in session.results.items()}
 peak, traffic = 1e12 * recorded["h100.fp16"], 1e9 * recorded["h100.bandwidth"]
 counted = nb06.least_ms(resnet50, 224, 256, "float16", peak, traffic)
-kinds = ["convolution", "batch norm", "ReLU", "addition"]
-measured = [recorded[f"h100.{kind}.ms"] for kind in kinds]
+least = [sum(counted[layer] for layer in layers) for layers in kinds.values()]
+measured = [sum(recorded[f"h100.{layer}.ms"] for layer in layers) for layers in kinds.values()]
 step_ms = 1000 * 256 / recorded["h100.float16.ips"]
 
 fig, axes = plt.subplots()
-axes.bar(kinds, measured, color=workshop.FINDING, label="measured")
-axes.bar(kinds, [counted[kind] for kind in kinds], fill=False, ls="--", label="counted")
-finding = f"batch norm, ReLU and addition take {sum(measured[1:]):.1f} of {step_ms:.1f} ms"
+axes.bar([*kinds], measured, color=workshop.FINDING, label="H100, recorded")
+axes.bar([*kinds], least, fill=False, ls="--", label="counted for it")
+if same:
+    own_ms = [min(turn[kind] for turn in traces[half]) for kind in kinds]
+    axes.plot([*kinds], own_ms, "kD", label="your GPU")
+finding = f"normalisation and pointwise take {sum(measured[1:]):.1f} of about {step_ms:.0f} ms"
 axes.set(title=f"H100: {finding}", ylabel="ms per step, float16")
 axes.legend()
-workshop.figure(fig, alt="Bars of four kinds of layers; a dashed outline shows the counted time.")
+workshop.figure(fig, alt="Bars of three kinds of layers; a dashed outline shows the counted time.")
 print("Channels last, batch 256, 224 px,", session.results["h100.convolution.ms"].provenance)
 
 # %%
 for what, peak, dtype in [
     ("FP32", "v100.fp32", "float32"),
     ("faster arithmetic alone", "v100.fp16", "float32"),
-    ("half the traffic, too", "v100.fp16", "float16"),
+    ("half the traffic alone", "v100.fp32", "float16"),
+    ("both", "v100.fp16", "float16"),
 ]:
     rate, traffic = 1e12 * recorded[peak], 1e9 * recorded["v100.bandwidth"]
     counted = nb06.least_ms(resnet50, 224, 96, dtype, rate, traffic)
     print(f"V100, {what}: {1000 * 96 / sum(counted.values()):,.0f} images/s by the count")
+print("Limits of the V100:", session.results["v100.fp16"].provenance)
 
 # %% [markdown]
-# On the H100, batch norm takes as long as convolution, and over half of the step hardly computes. These layers take about as long as counted (if less, they are faster than the copy).
+# On the H100, batch norm takes as long as convolution, and over half of the step hardly computes. These layers take about as long as counted (or slightly less: a ReLU can exceed the bandwidth of a copy).
 #
-# So where does the V100's 3.6 come from? By the count, 2.1 from faster arithmetic and 1.8 from half the traffic, together 3.8. The published FP16 run also has a larger batch, channels last and fused layers, which the count leaves out.
+# So where does the V100's 3.6 come from? By the count, faster arithmetic alone gains 2.1, half the traffic alone 1.2, both together 3.8: once arithmetic is fast, traffic is the limit. The published FP16 run also has a larger batch, channels last and fused layers, which the count leaves out.
 #
 # ### Move fewer bytes
 #
 # [`torch.compile`](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step) **fuses** layers, so that no intermediate result goes to memory. A residual block ends with a batch norm, an addition of the shortcut and a ReLU, which compute almost nothing.
 #
-# **Your turn:** count how often they read and write an array, one by one and fused. **Predict** both gains from that: of fusing, and of 16 bits. (Compiling takes up to half a minute. The measurement is untested on a GPU.)
+# **Your turn:** count how often they read and write an array, first one by one, then fused. Your count predicts two gains: of fusing and of 16 bits. (Compiling takes up to half a minute.)
 
 
 # %%
@@ -511,20 +565,20 @@ for version, function in versions.items():
     accesses = sum(block_end(version == "fused"))
     for name, pair in pairs.items():
         ms = 1000 * seconds("function(*pair)", function=function, pair=pair)
-        rows.append([f"{name}, {version}", accesses * nb06.BYTES[name], ms])
-_, moved, slow = rows[0]
-rows = [[*row, moved / row[1], slow / row[2]] for row in rows]
-columns = ["", "bytes per element", "ms", "gain: counted", "measured"]
+        counted_ms = 1000 * accesses * nb06.BYTES[name] * pair[0].numel() / bandwidth
+        rows.append([f"{name}, {version}", counted_ms, ms])
+_, slowest, slow = rows[0]
+rows = [[*row, slowest / row[1], slow / row[2]] for row in rows]
+columns = ["", "ms: your count", "measured", "gain: your count", "measured"]
 workshop.table(rows, columns, f"The end of a block, {session.tail} images")
-session.expect({"h100.compiled.ips": None})
 del pair, pairs
 
 # %% [markdown]
-# Where the gains differ, time is not spent on traffic alone. A CPU's batch norm reads its input three times and, in `float32`, adds number by number, so 16 bits can gain more than 2 ([source](https://github.com/pytorch/pytorch/blob/02793981e2a23214e0a159b7eef8685ea5738310/aten/src/ATen/native/cpu/batch_norm_kernel.cpp)). In the whole network, compiling gained about 1.2 (two H100s, on two days).
+# If the measured times are close to the counted ones, traffic is the limit. If they are several times longer, arithmetic and instructions are, and fusing gains little. On a CPU, [PyTorch's batch norm](https://github.com/pytorch/pytorch/blob/02793981e2a23214e0a159b7eef8685ea5738310/aten/src/ATen/native/cpu/batch_norm_kernel.cpp) adds number by number in `float32`, so 16 bits can gain more than 2. For the whole network, `torch.compile` gained about 1.2 (4,833 and 5,810 images/s, on two H100s, two days apart).
 #
 # ## Your turn: one more rung
 #
-# Add mixed precision to `runs/train.py` in six to eight lines, before you open the solution: `float16` with a `GradScaler` on a GPU; on a CPU, `bfloat16` with `GradScaler(enabled=False)`. DDP's `backward()` averages the gradients. Horovod must exchange them *before* `scaler.step` tests them, so that all ranks skip a step or none does: `optimizer.synchronize()` comes first, and `scaler.step(optimizer)` stays inside `skip_synchronize()`. Then run the cell again: it tries the exchange, as in notebook 05; the race below also reads which lines are missing.
+# Before you open the solution, add mixed precision to `runs/train.py` in six to eight lines: `float16` with a `GradScaler` on a GPU; on a CPU, `bfloat16` with `GradScaler(enabled=False)`. DDP's `backward()` averages the gradients. Horovod must exchange them *before* `scaler.step` tests them, so that all ranks skip a step or none does: `optimizer.synchronize()` comes first, and `scaler.step(optimizer)` stays inside `skip_synchronize()`. Then run the cell again: it tries the exchange. The race below also names missing lines.
 
 # %%
 workshop.ladder.changes("4_amp")
@@ -539,26 +593,14 @@ else:
     ))  # fmt: skip
 
 # %% [markdown]
-# How much faster will the script become? Only forward and backward gain, by the factor in the NCHW rows (on a GPU, over TF32, which the previous rung uses); the first run and its trace gave their share. **Your turn:** write the formula, Amdahl's law: if 80% of a step become 4 times as fast, the step becomes 2.5 times as fast. The race below tests it.
-
-
-# %%
-def script_gain(share, faster):
-    """Return a step's speed-up if a `share` of it (0 to 1) becomes `faster` times as fast.
-
-    `faster` is a factor: 2 halves that share's time. The rest takes as long as before.
-    """
-    return None  # your code
-
-
-script_gain = nb06.check("script_gain", script_gain)
+# How much faster will the script become? Only the two passes gain, by the factor in the NCHW rows; the first run gave their share of a step. The rest takes as long as before (Amdahl's law, see 02). The race tests it.
 
 # %%
-before = "tf32" if "tf32" in precisions else "float32"
 faster = workshop.ratio(np.divide(times[before, "NCHW"], times[half, "NCHW"]))
-guess = script_gain(both_passes, faster.median)
-low, high = script_gain(both_passes, faster.low), script_gain(both_passes, faster.high)
-print(f"Speed of both passes, {both_passes:.0%} of a step, in {half}: {faster}")
+low, guess, high = (
+    1 / (1 - both_passes + both_passes / each) for each in (faster.low, faster.median, faster.high)
+)
+print(f"Gain of both passes, {both_passes:.0%} of a step, in {half}: {faster}")
 print(f"Predicted speed of 4_amp over 3_dali: {guess:.2f} ({low:.2f} to {high:.2f})")
 workshop.ladder.predict("4_amp", guess)
 torch.cuda.empty_cache()  # the scripts need the memory
@@ -568,12 +610,14 @@ raced = workshop.ladder.race(
 )  # fmt: skip
 if raced and raced["4_amp"]["paired"]:
     print("Speed of 4_amp over 3_dali:", workshop.ratio(raced["4_amp"]["gains"]))
+    old, new = (raced[rung]["compute_ms"] for rung in ("3_dali", "4_amp"))
+    print(f"Passes and update: {old:.0f} ms, then {new:.0f} ms, {old / new:.2f} times as fast")
 else:
     print("Not tested: this needs DALI, memory for both scripts, and trace.step() in yours.")
 workshop.ladder.figure("4_amp")
 
 # %% [markdown]
-# If the two ranges overlap, nothing refutes the formula. If not, the passes gained more or less than alone (on a GPU: in a larger batch), or the rest changed. The square is a recorded H100: from 1,735 to 2,530 images/s, not 4,833 as above (NCHW, batch 128, JPEG files, waiting between a step's parts).
+# If the two ranges overlap, nothing refutes the formula. If not, compare the last line with the factor in the formula, which was measured alone, without DALI (on a GPU: with a larger batch). The square is a recorded H100, from 1,735 to 2,530 images/s: less than the 4,833 above because of NCHW, a batch of 128, JPEG files, and waiting between the parts of a step.
 #
 # ## The same accuracy?
 #
@@ -586,9 +630,9 @@ for n in (1, 4, 8):
 recorded = [f"roadsigns.resnet50.{dtype}.top1" for dtype in ("bfloat16", "float32")]
 session.expect(dict.fromkeys(recorded))
 short, full = (session.results[key].each for key in recorded)  # top-1 of each seed
-gap = np.mean(full) - np.mean(short)
-error = np.sqrt(np.var(full, ddof=1) / len(full) + np.var(short, ddof=1) / len(short))
-print(f"The means differ by {gap:.2f} points, or {gap / error:.1f} standard errors.")
+gaps = np.subtract(full, short)  # of the same seed
+errors = gaps.mean() / gaps.std(ddof=1) * len(gaps) ** 0.5
+print(f"bfloat16 is {gaps.mean():.2f} points lower on average: {errors:.1f} standard errors.")
 
 # %% [markdown]
 # On ImageNet, FP16 is below FP32 all three times, by 0.04 to 0.18 points, and FP32 varies as much between GPU counts. On the road signs, ten seeds do not settle whether `bfloat16` costs accuracy.
@@ -600,6 +644,6 @@ print(f"The means differ by {gap:.2f} points, or {gap / error:.1f} standard erro
 # - Many updates are too small for 16 bits, so the weights stay in `float32`.
 # - Arithmetic-bound layers can gain most; by the count, memory-bound ones gain a factor of 2. Fusing saves traffic, too.
 #
-# **Try it:** in `train_scaled`, round the weights to `bfloat16` after each step, and predict the loss of the last run. (On an EPYC, it was 2.06 instead of 1.91.)
+# **Try it:** in `train_scaled`, round the weights to `bfloat16` after each step, and predict the loss of the last run.
 #
 # The next notebook uses a trained network: how long is one prediction?

@@ -244,7 +244,7 @@ SHAPES: tuple[tuple[Shape, str, int], ...] = (
     # (n, c, h, w), the order in memory, what the channels are padded to a multiple of
     ((2, 3, 4, 5), "NCHW", 1),
     ((2, 3, 4, 5), "NHWC", 1),
-    ((8, 256, 14, 28), "NCHW", 8),
+    ((8, 20, 14, 28), "NCHW", 8),
     ((1, 43, 7, 5), "NHWC", 8),
 )
 

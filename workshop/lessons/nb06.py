@@ -6,13 +6,14 @@ reading and writing at the memory's bandwidth (Williams et al. 2009, the rooflin
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
 from rn50lib.resnet import Network
-from workshop.checks.compare import Mistake
-from workshop.lessons.choice import Function, choose_by_cases
+from workshop.checks.compare import Mistake, refuse
+from workshop.lessons.choice import Function, choose, choose_by_cases
 
 BYTES = {"float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2}  # of an activation
 KIND = {
@@ -109,11 +110,6 @@ def block_end(fused: bool) -> tuple[int, int]:
     return 2 + 2 + 1, 1 + 1 + 1
 
 
-def script_gain(share: float, faster: float) -> float:
-    """Return the speed-up of a step if a share of it becomes faster: Amdahl's law."""
-    return 1 / (1 - share + share / faster)
-
-
 READ_TWICE = "Mean and variance are known only after all of the input was read: it is read again."
 MISTAKES: dict[Function, list[Mistake]] = {
     next_scale: [
@@ -123,6 +119,11 @@ MISTAKES: dict[Function, list[Mistake]] = {
         (lambda scale, good, finite, wait: (next_scale(scale, good, finite, wait)[0],
                                             good + finite),
          "The count does not restart.", "Return 0 for it whenever the scale changes."),
+        (lambda scale, good, finite, wait:
+             next_scale(scale, good, finite or good + 1 == wait, wait),
+         "It doubles the scale although this step overflowed.", "Test `finite` first."),
+        (lambda scale, good, finite, wait: next_scale(scale, good, finite, 5 if wait > 1 else 1),
+         "It does not use `wait`.", "Double the scale after `wait` good steps, whatever it is."),
     ],
     convolution: [
         (lambda images, size: (convolution(images, size)[0] // 2, convolution(images, size)[1]),
@@ -132,36 +133,38 @@ MISTAKES: dict[Function, list[Mistake]] = {
          "There are too few operations.", "Each output needs all 64 input channels."),
         (lambda images, size: (convolution(images, size)[0], 2 * size * images * 64 * 56 * 56),
          "There are too few bytes.", "The weights are read, too."),
+        (lambda images, size: convolution(images, 1),
+         "These are numbers, not bytes.", "Multiply them by `size`."),
+        (lambda images, size: (convolution(images, size)[0], images * convolution(1, size)[1]),
+         "The weights are counted once for each image.", "A batch reads them once."),
+        (lambda images, size: (2 * 64 * 9 * images * 64 * 54**2,
+                               size * (images * 64 * (56**2 + 54**2) + 64 * 64 * 9)),
+         "The output is counted as 54 × 54 pixels.", "Padding keeps it at 56 × 56."),
     ],
     batch_norm: [
         (lambda images, size: (batch_norm(images, size)[0], batch_norm(images, size)[1] * 2 // 3),
          "There are too few bytes.", READ_TWICE),
         (lambda images, size: (batch_norm(images, size)[0], batch_norm(images, size)[1] * 4 // 3),
-         "There are too many bytes.",
-         "One pass is enough for mean and variance: add up x and x² together."),
+         "A CPU's kernel in PyTorch reads as often, but fewer bytes are enough.",
+         "One pass yields mean and variance: add up x and x² together."),
+        (lambda images, size: batch_norm(images, 1),
+         "These are numbers, not bytes.", "Multiply them by `size`."),
     ],
     block_end: [
         (lambda fused: (2, 1) if fused else (4, 3), "One read is missing.",
          f"{READ_TWICE} The addition reads two arrays."),
         (lambda fused: (3, 2) if fused else (5, 3), "Fused, one array is written.",
          "The normalised numbers are added to the shortcut at once, before anything is written."),
-    ],
-    script_gain: [
-        (lambda share, faster: 1 - share + share / faster, "This is the new time.",
-         "The speed is 1 / time."),
-        (lambda share, faster: 1 / (share + (1 - share) / faster),
-         "Share and rest are exchanged.", "The rest takes as long as before."),
-        (lambda share, faster: share * faster + 1 - share, "These are speeds.",
-         "Add up times, not speeds."),
+        (lambda fused: (3, 1) if fused else (6, 3), "There is one read too many.",
+         "The batch norm reads twice, the addition two arrays, the ReLU one."),
     ],
 }  # fmt: skip
 CASES: dict[Function, list[tuple[Any, ...]]] = {
     next_scale: [(1024.0, 3, False, 5), (1024.0, 3, True, 5), (1024.0, 4, True, 5),
-                 (1.0, 0, True, 1), (1.0, 0, False, 5)],
+                 (1.0, 0, True, 1), (1.0, 0, False, 5), (1024.0, 4, False, 5), (8.0, 2, True, 3)],
     convolution: [(1, 2), (3, 4)],
     batch_norm: [(1, 2), (3, 4)],
     block_end: [(False,), (True,)],
-    script_gain: [(0.8, 4), (0.5, 0.5)],
 }  # fmt: skip
 
 
@@ -169,3 +172,89 @@ def check(name: str, own: Function) -> Function:
     """Return a learner's function if it is right, else the finished one of that name."""
     finished = next(function for function in CASES if function.__name__ == name)
     return choose_by_cases(name, own, finished, CASES[finished], MISTAKES[finished], show=True)
+
+
+# --- a step with a loss scale ---------------------------------------------------------------------
+
+OVERFLOWS = (False, False, True, False, False, False, True, False)  # of the steps in the check
+SCALE = 1024.0  # of the first one
+ERRORS = (  # part of an error of GradScaler, and what it means
+    ("_scale is None", "The loss is not scaled.", "Call scaler.scale(loss).backward()."),
+    ("prior to update", "scaler.update() comes before scaler.step, or without it.",
+     "Call scaler.step(optimizer), then scaler.update()."),
+    ("for this optimizer", "There are no gradients when scaler.step is called.",
+     "Clear them before the backward pass."),
+    ("already been called", "scaler.update() is missing.", "Call it at the end of each step."),
+)  # fmt: skip
+
+
+def scaled_step(model: Any, optimizer: Any, scaler: Any, x: Any, y: Any) -> Any:
+    """Train one step in float16, with a loss scale; return the loss."""
+    import torch
+
+    with torch.autocast(x.device.type, torch.float16):
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+    optimizer.zero_grad()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    return loss
+
+
+def judge_step(own: Function, rule: Function, device: Any) -> str:
+    """Compare each step with one of `scaled_step`, and the scale with that of a rule."""
+    import torch
+
+    kind = torch.device(device).type
+    y, dtypes, sides = torch.tensor([1], device=device), [], []
+    for step in (scaled_step, own):
+        net = torch.nn.Linear(2, 2, bias=False).to(device)
+        torch.nn.init.eye_(net.weight)
+        scaler = torch.amp.GradScaler(kind, init_scale=SCALE, growth_interval=3)
+        sides.append((step, net, torch.optim.SGD(net.parameters(), lr=0.1), scaler))
+    net.register_forward_hook(lambda net, given, output: dtypes.append(output.dtype))
+    scale, good = SCALE, 0
+    for i, overflow in enumerate(OVERFLOWS):
+        x = torch.tensor([[3e4 if overflow else 1.0, 0.5]], device=device)
+        losses, moved = [], []
+        for step, net, sgd, scaler in sides:
+            before = net.weight.detach().clone()
+            try:
+                losses.append(step(net, sgd, scaler, x, y))
+            except (AssertionError, RuntimeError) as error:
+                refuse(*((part in str(error), said, remedy) for part, said, remedy in ERRORS))
+                raise
+            moved.append((net.weight.detach() - before).norm().item())
+        if losses[1] is None:
+            raise NotImplementedError
+        scale, good = rule(scale, good, not overflow, 3)
+        times = 1.0 if overflow else moved[1] / moved[0]
+        right, loss = (torch.as_tensor(each).item() for each in losses)
+        now = scaler.get_scale()
+        refuse(
+            (dtypes[-1:] != [torch.float16], "The model's output is not in float16.",
+             "Call it in a block `with torch.autocast(x.device.type, torch.float16):`."),
+            (getattr(losses[1], "dtype", None) == torch.float16,
+             "The loss is computed in float16.",
+             "Call cross_entropy in the `with` block, too: there it computes in float32."),
+            (overflow and moved[1] != 0, "The weights change although a gradient overflows.",
+             "Leave optimizer.step() to scaler.step(optimizer), which skips it then."),
+            (abs(SCALE * times - 1) < 0.1, "These are gradients of the loss without the scale.",
+             "Call backward() on the result of scaler.scale(loss)."),
+            (i and abs(times - 1) > 0.01, "Gradients of earlier steps are added.",
+             "Call optimizer.zero_grad() in each step, before the backward pass."),
+            (abs(times - 1) > 0.01, f"The update is {times:.3g} times as large as it should be.",
+             "Call only scaler.step(optimizer): it divides by the scale, and updates once."),
+            (abs(loss - right) > 0.01 * right, f"The loss is {loss:.3g} instead of {right:.3g}.",
+             "Return the loss without the scale."),
+            (now != scale, f"The scale is {now:g} after step {i + 1}, by your rule {scale:g}.",
+             "Call scaler.update() once per step, without a number."),
+        )  # fmt: skip
+    return (f"`scaled_step`: in {len(OVERFLOWS)} steps, the scale follows your rule, and"
+            f" {sum(OVERFLOWS)} overflows leave the weights as they were.")  # fmt: skip
+
+
+def check_step(own: Function, rule: Function, device: Any) -> Function:
+    """Return a learner's step if it is right, else the finished one."""
+    judge = functools.partial(judge_step, own, rule, device)
+    return choose("scaled_step", own, scaled_step, judge, show=True)

@@ -293,6 +293,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ("h * w * c, 1, w * c, c", "h * w * c, w * c, c, 1", "'NHWC', 1) gives (60, 15, 3, 1)"),
         ("-(-c //", "(c //", "gives ("),
         ("// multiple) * multiple", "// multiple + 1) * multiple", "gives ("),
+        ("    c = -(-c", "    if order == 'NHWC':\n        c = -(-c", "gives (7840, 392, 28, 1)"),
     ],
     "ex07.percentile": [
         ("max(0, rank - 1)", "rank", "gives 0.04"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 
 from rn50lib import resnet
@@ -82,3 +84,55 @@ def test_count_of_one_convolution_is_that_of_the_network():
     flops, moved = nb06.convolution(1, 4)
     assert flops == 2 * conv.macs
     assert moved == 4 * (2 * conv.activations + conv.parameters)
+
+
+STEP = inspect.getsource(nb06.scaled_step)
+BLOCK = STEP[STEP.index("    with ") : STEP.index("    optimizer")]
+LATER = STEP[STEP.index("    optimizer") :]
+CLEAR, UPDATE = "    optimizer.zero_grad()\n", "    scaler.update()\n"
+LOSS = "torch.nn.functional.cross_entropy(model(x), y)"
+SCALED = "scaler.scale(loss).backward()"
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("", "", "✓"),
+        ("return loss", "return loss.item()", "✓"),
+        (SCALED, "scaled = scaler.scale(loss); scaled.backward()", "✓"),
+        ("    scaler.step", "    scaler.unscale_(optimizer)\n    scaler.step", "✓"),
+        (LATER, LATER.replace("    ", " " * 8), "✓"),  # all in the `with` block: harmless
+        (LATER, LATER.replace(CLEAR, "").replace(UPDATE, UPDATE + CLEAR), "✓"),
+        ("model(x), y)", "model(x).float(), y)", "✓"),
+        (SCALED, "loss.backward()", "The loss is not scaled."),
+        (SCALED, "scaler.scale(loss); loss.backward()", "the loss without the scale"),
+        ("scaler.step(optimizer)", "optimizer.step()", "scaler.step(optimizer), then"),
+        (f"scaler.step(optimizer)\n{UPDATE}", "optimizer.step()\n", "1.02e+03 times as large"),
+        ("scaler.step(optimizer)", "scaler.step(optimizer); optimizer.step()", "is 2 times"),
+        ("scaler.step(optimizer)", "scaler.unscale_(optimizer); optimizer.step()",
+         "although a gradient overflows"),
+        (f"    scaler.step(optimizer)\n{UPDATE}", f"{UPDATE}    scaler.step(optimizer)\n",
+         "scaler.update() comes before"),
+        (UPDATE, "", "scaler.update() is missing"),
+        ("update()", "update(512.0)", "The scale is 512 after step 1, by your rule 1024"),
+        (CLEAR, "", "Gradients of earlier steps are added"),
+        (LATER, LATER.replace(CLEAR, "").replace(SCALED, f"{SCALED}\n{CLEAR}"), "no gradients"),
+        ("float16", "bfloat16", "not in float16"),
+        (BLOCK, f"    loss = {LOSS}\n", "not in float16"),
+        (f"loss = {LOSS}", f"out = model(x)\n    loss = {LOSS.replace('model(x)', 'out')}",
+         "The loss is computed in float16"),
+        ("return loss", "return scaler.scale(loss)", "The loss is 997 instead of 0.974"),
+        ("    return loss\n", "", "is a `return` missing?"),
+        (STEP[STEP.index("    import") :], "    return None\n", "not written yet"),
+    ],
+)  # fmt: skip
+def test_step_with_a_scaler(old: str, new: str, said: str, capsys):
+    assert old in STEP
+    names: dict = {"Any": object}
+    exec(f"from __future__ import annotations\n{STEP.replace(old, new)}", names)
+    own = names["scaled_step"]
+    chosen = nb06.check_step(own, nb06.next_scale, "cpu")
+    printed = capsys.readouterr().out
+    assert said in printed
+    assert chosen is (own if said == "✓" else nb06.scaled_step), printed
