@@ -37,8 +37,10 @@ os.environ |= {
 # set -o pipefail
 # rm -f model-*  # from an earlier run
 # rn50 run --data-root "$DATA" -e $EPOCHS -b 32 --num-examples $IMAGES --seed $SEED \
-#   --num-layers $LAYERS --dtype float32 --model-prefix model --report train.json 2>&1 | grep -v '^  '
-# rn50 score model $EPOCHS --data-root "$DATA" --dtype float32 --report score.json 2>&1 | grep -v '^  '
+#   --num-layers $LAYERS --dtype float32 --model-prefix model --report train.json 2>&1 \
+#   | grep --line-buffered -v '^  '  # without the settings
+# rn50 score model $EPOCHS --data-root "$DATA" --dtype float32 --report score.json 2>&1 \
+#   | grep --line-buffered -v '^  '
 
 # %% [markdown]
 # With the same weights, images, crops and kernels, and no randomness, the numbers are equal to the last digit. If they differ, one of these has changed (on a GPU, cuDNN may have chosen other kernels; check [TF32](../docs/troubleshooting.md#results-in-float32-differ-between-two-gpus-tf32)).
