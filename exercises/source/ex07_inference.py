@@ -199,4 +199,4 @@ def likeliest(logits, k: int):
 workshop.check("ex07.likeliest", likeliest)
 
 # %% [markdown]
-# So test a server with one image and with a batch, and compare.
+# Test a server with one image and with a batch, and compare.
