@@ -551,7 +551,7 @@ ax.set_xlabel(f"p95 in ms (log scale), {session.sequences} sequences; {version},
 workshop.figure(fig, alt="p95 of both servers at each load, with its range.")
 
 # %% [markdown]
-# Your simulation knows the arrivals, so what exceeds it is the machine: service times that are longer than on an idle machine raise the real load, and varying ones make waits longer. The formula needs an endless run; in a short one, luck decides. Above 100%, the p95 of *single* only tells how long you measured. Batches raise the limit by about the printed factor, but each request waits for its whole batch.
+# Your simulation knows the arrivals, so what exceeds it is the machine: service times that are longer than on an idle machine raise the real load, and varying ones make waits longer. The formula is the mean of an endless run; in a short one, luck decides. Above 100%, the p95 of *single* only tells how long you measured. Batches raise the limit by about the printed factor of requests per second, but each request waits for its whole batch.
 #
 # ## Where is the time going now?
 
