@@ -241,7 +241,10 @@ print("{} operators, {} GPU kernels now".format(*traced(folded, one)))
 workshop.trace("trace.json", of="prediction")
 norms = sum(isinstance(layer, nn.BatchNorm2d) for layer in model.modules())
 saved = kinds["normalisation"] + norms * per_start  # ms: their work and their starts
-print(f"Without batch norms: at most about {alone / (alone - saved):.2f} times as fast", end="; ")
+print(
+    f"The table and the starts predict about {alone / (alone - saved):.2f} times the speed",
+    end="; ",
+)
 print(f"you predicted {guess or '?'}")
 times = race({"eager": (eager, one), "folded": (folded, one)}, rounds)
 speed = workshop.ratio(times["eager"] / times["folded"])
