@@ -146,7 +146,7 @@ def ranges(
 
 
 def spans(axes: Any, rows: Mapping[str, Sequence[float]], colours: Mapping[str, str]) -> None:
-    """Draw a line over the turns of each name, a dot at the median, and the median as a number.
+    """Draw a line over the turns of each name, a dot at the median, and its number above.
 
     The axis is logarithmic, the first name on top; without an entry in `colours`, it is black.
     """
@@ -154,11 +154,11 @@ def spans(axes: Any, rows: Mapping[str, Sequence[float]], colours: Mapping[str, 
         middle, colour = statistics.median(values), colours.get(name, "black")
         axes.plot([min(values), max(values)], [row, row], color=colour, lw=2)
         axes.plot(middle, row, "o", color=colour, ms=7)
-        axes.annotate(f"{middle:,.3g}", (max(values), row), (7, 0), va="center",
+        axes.annotate(f"{middle:,.3g}", (middle, row), (0, 5), ha="center", va="bottom",
                       textcoords="offset points", weight="bold")  # fmt: skip
     axes.set(xscale="log", yticks=range(len(rows)), yticklabels=list(rows))
     axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.margins(x=0.2)
+    axes.margins(x=0.08)
     log_ticks(axes.xaxis)
 
 

@@ -40,9 +40,10 @@ RULES = (  # the first that matches the name of a kernel, an operator or a range
     ("optimizer", r"^Optimizer\.|^update$|multi_tensor|fused_sgd|_foreach_"),
     ("waiting", r"DataLoader|^input$|Synchronize"),
     ("normalisation", r"batch_?norm|bn_[fb]w|native_norm|^_\w+_kernel$"),  # also rn50lib's fused
+    ("pointwise", r"^triton_(poi|red|per)_"),  # torch.compile's, named after what is fused
     ("convolution", r"conv(?!ert)|cudnn|implicit|fprop|dgrad|wgrad|winograd|nchwtonhwc|nhwctonchw"),
     ("copy", r"memcpy|memset|copy_kernel|catarray|aten::(copy_|_to_copy|to|clone|contiguous)$"),
-    ("pointwise", r"elementwise|triton_poi|aten::(relu|threshold_backward|clamp_min|add|sub|mul|div"
+    ("pointwise", r"elementwise|aten::(relu|threshold_backward|clamp_min|add|sub|mul|div"
                   r"|sqrt|fill|zero)_?$"),
 )  # fmt: skip
 WHOLE = re.compile(r"DataLoader|^update$|^exchange$|Optimizer\.")  # with all that runs inside

@@ -21,7 +21,7 @@ session = workshop.start("ex07", profile)
 #
 # *fill in · easy · 8 minutes*
 #
-# A service promises its p99: the time within which 99 out of 100 requests are answered. Write `percentile(seconds, per_cent)`. `seconds` is an unsorted list of latencies.
+# A provider promises a p99: the time within which 99 out of 100 requests are answered. Write `percentile(seconds, per_cent)`. `seconds` is an unsorted list of latencies.
 #
 # - The result is the **smallest measured value** that is at least as large as `per_cent` percent of all values (the *nearest rank*). Do not interpolate.
 # - p100 is the largest value, and p0 the smallest.
@@ -47,7 +47,7 @@ def percentile(seconds: list[float], per_cent: float) -> float:
 workshop.check("ex07.percentile", percentile)
 
 # %% [markdown]
-# Now use it on this device. The next cell times single predictions of ResNet; on a GPU, `.item()` waits for the result. Predict p99 / p50 before you run the cell.
+# Now use it on this device. The next cell times single predictions of ResNet; on a GPU, `.item()` waits for the result. Predict p99 / p50.
 
 # %%
 import time
@@ -63,6 +63,7 @@ device = torch.device("cuda" if session.machine.gpus else "cpu")
 net = ResNet(resnet.resnet(session.layers, num_classes=12)).to(device).eval()
 image = torch.randn(1, 3, session.pixels, session.pixels, device=device)
 
+guess = None  # your number
 if not engine.unanswered(percentile):
     where = torch.cuda.get_device_name() if session.machine.gpus else "the CPU"
     print(f"ResNet-{session.layers}, {session.pixels} px, on {where},", end=" ")
@@ -74,7 +75,8 @@ if not engine.unanswered(percentile):
             net(image).argmax().item()
             takes.append(time.perf_counter() - begin)
     p50, p99 = (1000 * percentile(takes[10:], p) for p in (50, 99))  # the first ones warm up
-    print(f"p50 {p50:.1f} ms, p99 {p99:.1f} ms: {p99 / p50:.2f} times as long")
+    print(f"p50 {p50:.1f} ms, p99 {p99:.1f} ms: {p99 / p50:.2f} times as long;", end=" ")
+    print(f"you predicted {guess or '?'}")
 
 # %% [markdown]
 # ## ex07.temperature · How sure is sure?
@@ -197,4 +199,4 @@ def likeliest(logits, k: int):
 workshop.check("ex07.likeliest", likeliest)
 
 # %% [markdown]
-# A test that always sends one image gets the same answer every time. So test a server with one image and with a batch, and compare.
+# Test a server with one image and with a batch, and compare.

@@ -17,7 +17,7 @@ def test_spans_show_the_range_and_the_median_of_each_name() -> None:
     assert [sorted(line.get_xdata()) for line in lines] == [[10, 30], [2, 4]]
     assert [(*dot.get_xdata(), *dot.get_ydata()) for dot in dots] == [(14, 0), (3, 1)]
     assert [dot.get_color() for dot in dots] == ["black", "green"]
-    assert [text.get_text() for text in axes.texts] == ["14", "3"]
+    assert [(text.get_text(), text.xy) for text in axes.texts] == [("14", (14, 0)), ("3", (3, 1))]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["slow", "fast"]
     assert {"2", "5", "10", "20"} <= {label.get_text() for label in axes.get_xticklabels()}
     assert axes.get_xscale() == "log" and axes.yaxis_inverted()

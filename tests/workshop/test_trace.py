@@ -64,6 +64,23 @@ def test_a_gpu_s_time_counts_once_and_adds_up(tmp_path: Path, capsys: Any, pack:
     assert trace(tmp_path / "t", show=False) == found and not capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("triton_poi_fused_convolution_relu_4", "pointwise"),
+        ("triton_poi_fused_add_convolution_relu_7", "pointwise"),
+        ("triton_poi_fused_convolution_max_pool2d_with_indices_relu_1", "pointwise"),
+        ("triton_per_fused_mean_9", "pointwise"),
+        ("triton_red_fused__native_batch_norm_legit_functional_3", "normalisation"),
+        ("triton_poi_fused__native_batch_norm_legit_no_training_relu_2", "normalisation"),
+        ("triton_tem_fused_convolution_5", "convolution"),  # a template computes it
+        ("_forward_kernel", "normalisation"),
+    ],
+)
+def test_compiled_kernels_have_the_kind_of_what_they_compute(name: str, kind: str) -> None:
+    assert kind_of(name) == kind
+
+
 def test_work_of_the_last_step_counts_to_its_end(tmp_path: Path) -> None:
     late = (STREAM, "kernel", "sm90_xmma_wgrad", 98, 120)
     assert trace(write(tmp_path / "t", [[*STEP, late]])) == pytest.approx(

@@ -1,14 +1,16 @@
-"""Immediate checks of notebook 07: the learner's folded batch norm, graph and queue."""
+"""Immediate checks of notebook 07: the learner's folded batch norm, graph, its gain, and queue."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from typing import Any, NoReturn
 from unittest import mock
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -55,22 +57,58 @@ def capture(net: Any, example: Tensor) -> Callable[[Tensor], Tensor]:
     return replay
 
 
-def mean_latency(service: float, load: float) -> float:
-    """Return the mean latency in ms at a `load` below 1."""
-    return service * (1 + load / (2 * (1 - load)))
+def graph_gain(batch: int, launches: float, kernels: float) -> float:
+    """Return how many times as fast as eager a graph is.
+
+    `launches` are the ms of all launches, `kernels` the ms of the kernels per image.
+    """
+    work = batch * kernels
+    return max(launches, work) / work
 
 
-LATENCIES = ((6.0, 0.5), (4.0, 0.8), (2.0, 0.0))  # service and load
+GAINS = ((1, 4.0, 0.5), (4, 4.0, 0.5), (16, 4.0, 0.5))  # batch, launches and kernels
+GAIN_MISTAKES: tuple[Mistake, ...] = (
+    (lambda n, launches, kernels: 1 + launches / (n * kernels), "You add launches and kernels.",
+     "They overlap: eager takes as long as the longer of the two."),
+    (lambda n, launches, kernels: launches / (n * kernels),
+     "In a large batch, the graph would be slower than eager.",
+     "Eager takes as long as its kernels if those take longer than the launches."),
+    (lambda n, launches, kernels: max(launches, kernels) / kernels, "The batch is missing.",
+     "`kernels` is the time of one image: a batch takes `batch` times as long."),
+    (lambda n, launches, kernels: 1 / graph_gain(n, launches, kernels),
+     "This is the graph's time over eager's.", "Divide eager's time by the graph's."),
+)  # fmt: skip
+
+
+def ideal_latencies(arrivals: Sequence[float], service: float) -> list[float]:
+    """Return the latency of each request at a server that takes `service` ms for each."""
+    free, latencies = 0.0, []  # free: when the server can start the next request
+    for arrival in arrivals:
+        free = max(free, arrival) + service
+        latencies.append(free - arrival)
+    return latencies
+
+
+ARRIVALS = (  # ms, and the service time: idle gaps, a burst, both
+    (np.array([0.0, 10.0, 30.0]), 4.0), (np.zeros(3), 5.0),
+    (np.array([1.0, 2.0, 3.0, 40.0, 41.0]), 6.0),
+)  # fmt: skip
 LATENCY_MISTAKES: tuple[Mistake, ...] = (
-    (lambda service, load: service * load / (2 * (1 - load)), "This is only the wait.",
-     "Add the request's own service."),
-    (lambda service, load: service * (1 + load / (1 - load)),
-     "The 2 is missing: without it, service times would be random, too.",
-     "The wait is service * load / (2 * (1 - load))."),
-    (lambda service, load: service * (1 + load / 2 * (1 - load)),
-     "(1 - load) multiplies, instead of dividing.", "Write load / (2 * (1 - load))."),
-    (lambda service, load: service + load / (2 * (1 - load)),
-     "The wait is in services, not in ms.", "Multiply it by `service`."),
+    (lambda arrivals, service: [x - service for x in ideal_latencies(arrivals, service)],
+     "These are only the waits.", "Latency ends with the answer: add the request's own service."),
+    (lambda arrivals, service: [(i + 1) * service - at for i, at in enumerate(arrivals)],
+     "The server never waits: it starts requests before they arrive.",
+     "A request starts when the server is free *and* the request has arrived."),
+    (lambda arrivals, service: [service for _ in arrivals], "No request waits for another one.",
+     "Latency counts from the arrival; the server may still be busy then."),
+    (lambda arrivals, service: [x + at for x, at
+                                in zip(ideal_latencies(arrivals, service), arrivals, strict=True)],
+     "These are the times of the answers.", "Latency counts from the arrival: subtract it."),
+    (lambda arrivals, service: [end - at for end, at in zip(
+        [*accumulate(arrivals, lambda free, at: max(free + service, at), initial=0.0)][1:],
+        arrivals, strict=True)],
+     "A request that finds the server idle takes no time.",
+     "Add `service` to the start, which is the later of the two times."),
 )  # fmt: skip
 
 
@@ -85,10 +123,15 @@ def check_capture(own: Callable[..., Any], device: str) -> Callable[..., Any]:
         return choose("capture", own, capture, lambda: judge_capture(own, device, gpu), show=True)
 
 
-def check_latency(own: Callable[..., Any]) -> Callable[..., Any]:
-    """Check a learner's `mean_latency` in a few cases."""
-    cases = LATENCIES, LATENCY_MISTAKES
-    return choose_by_cases("mean_latency", own, mean_latency, *cases, show=True)
+def check_gain(own: Callable[..., Any]) -> Callable[..., Any]:
+    """Check a learner's `graph_gain` in a few cases."""
+    return choose_by_cases("graph_gain", own, graph_gain, GAINS, GAIN_MISTAKES, show=True)
+
+
+def check_latencies(own: Callable[..., Any]) -> Callable[..., Any]:
+    """Check a learner's `ideal_latencies` in a few cases."""
+    cases = ARRIVALS, LATENCY_MISTAKES
+    return choose_by_cases("ideal_latencies", own, ideal_latencies, *cases, show=True)
 
 
 # --- fold -----------------------------------------------------------------------------------------
@@ -100,6 +143,12 @@ MISTAKES: dict[str, tuple[tuple[Callable[..., Tensor], str, str], ...]] = {
     "weight": (
         (lambda w, g, b, m, v, s: (g / v.sqrt()).view(-1, 1, 1, 1) * w, "eps is missing.",
          "std is the root of norm.running_var + norm.eps."),
+        (lambda w, g, b, m, v, s: (g / (v.sqrt() + EPS)).view(-1, 1, 1, 1) * w,
+         "eps is outside of the root.", "Add it to the variance, inside torch.sqrt."),
+        (lambda w, g, b, m, v, s: (1 / s).view(-1, 1, 1, 1) * w, "gamma is missing.",
+         "The factor is norm.weight / std."),
+        (lambda w, g, b, m, v, s: b - g / s * m, "This is the bias.",
+         "Swap the results: return weight, bias."),
         (lambda w, g, b, m, v, s: (g / s**2).view(-1, 1, 1, 1) * w,
          "You divide by the variance, not by its root.", "Take torch.sqrt of running_var + eps."),
         (lambda w, g, b, m, v, s: g / s * w,
@@ -111,6 +160,8 @@ MISTAKES: dict[str, tuple[tuple[Callable[..., Tensor], str, str], ...]] = {
          "Subtract scale * norm.running_mean from beta."),
         (lambda w, g, b, m, v, s: b - m, "The mean is not scaled.",
          "Scale it, too: beta - scale * norm.running_mean."),
+        (lambda w, g, b, m, v, s: b - g / v.sqrt() * m, "eps is missing.",
+         "Divide by the same std as in the weight."),
     ),
 }  # fmt: skip
 
@@ -254,7 +305,17 @@ class Stream(StandIn):
 
     def __init__(self, gpu: Gpu) -> None:
         self.gpu, self.done = gpu, set(gpu.host)
+        self.before: list[Stream] = []  # those to return to
         gpu.streams.append(self)
+
+    def __enter__(self) -> Stream:
+        """Make this stream the current one."""
+        self.before.append(self.gpu.current)
+        self.gpu.current = self
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.gpu.current = self.before.pop()
 
     def wait_stream(self, other: Stream) -> None:
         """Let this stream wait for the work of another so far."""
@@ -320,15 +381,6 @@ class Gpu(TorchDispatchMode):
             stream.synchronize()
 
     @contextlib.contextmanager
-    def on(self, stream: Stream) -> Iterator[None]:
-        """Make a stream the current one."""
-        before, self.current = self.current, stream
-        try:
-            yield
-        finally:
-            self.current = before
-
-    @contextlib.contextmanager
     def capture(self, cuda_graph: Graph, *args: Any, **keywords: Any) -> Iterator[None]:
         """Let a graph capture all operators."""
         self.graph = cuda_graph
@@ -342,8 +394,8 @@ class Gpu(TorchDispatchMode):
 def stand_in() -> Iterator[Gpu]:
     """Replace the parts of `torch.cuda` that a capture uses, so that it runs on a CPU."""
     with Gpu() as gpu, mock.patch.multiple(
-        torch.cuda, CUDAGraph=Graph, graph=gpu.capture, stream=gpu.on, synchronize=gpu.synchronize,
-        Stream=lambda *args, **keywords: Stream(gpu),
+        torch.cuda, CUDAGraph=Graph, graph=gpu.capture, synchronize=gpu.synchronize,
+        Stream=lambda *args, **keywords: Stream(gpu), stream=lambda stream: stream,
         Event=lambda *args, **keywords: unknown("Event"),
         current_stream=lambda *args: gpu.current, default_stream=lambda *args: gpu.default,
     ), mock.patch.object(torch.cuda.graphs, "graph_pool_handle"):  # fmt: skip

@@ -46,7 +46,7 @@ WRONG_FOLDS: list[tuple[Callable[..., Any], str]] = [
     *[(lambda c, n, f=f: (nb07.fold(c, n)[0], f(*nb07.values_of(c, n))), said)
       for f, said, _ in nb07.MISTAKES["bias"]],
     (in_place, "The layers have changed"),
-    (lambda c, n: nb07.fold(c, n)[::-1], "The weight is not right. The values for attribute"),
+    (lambda c, n: nb07.fold(c, n)[::-1], "This is the bias."),
     (lambda c, n: nb07.fold(c, n)[0], "not two tensors"),
     (lambda c, n: (1.01 * nb07.fold(c, n)[0], nb07.fold(c, n)[1]), "The weight is not right."),
     (lambda c, n: (nb07.fold(c, n)[0], nb07.fold(c, n)[1] + 1), "The bias is not right"),
@@ -117,6 +117,11 @@ STEPS = {  # a change to the finished version, and what the check says on a CPU
     ): "✗ `wait_event` is not known here, without a GPU",
     ("range(3)", "range(3, torch.cuda.Event())"): "✗ `Event` is not known here, without a GPU",
     ("torch.cuda.graph(graph)", "torch.cuda.graph(cuda_graph=graph)"): "✓ `capture` is right",
+    ("with torch.cuda.stream(side)", "with side"): "✓ `capture` is right",
+    (  # the warm-up is on the default stream again
+        "with torch.cuda.stream(side):",
+        "with side, side:\n        pass\n    if 1:",
+    ): "✗ The warm-up runs on the current",
     ("with torch.cuda.graph(graph):", "graph.capture_begin()\n    if 1:"): "✗ `capture_begin` is",
     ("# recorded", "; output.max().item()  # recorded"): "✗ `capture` ended with RuntimeError: op",
 }
@@ -152,21 +157,68 @@ def test_the_finished_capture_passes_on_a_gpu(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().out.startswith("✓")
 
 
-# --- queue ----------------------------------------------------------------------------------------
+# --- the gain of a graph, and the queue -----------------------------------------------------------
 
 
-@pytest.mark.parametrize("mistake", nb07.LATENCY_MISTAKES, ids=lambda mistake: mistake[1])
-def test_wrong_latencies_get_their_diagnosis(
-    mistake: Any, capsys: pytest.CaptureFixture[str]
+def latencies_of_arrays(arrivals: Any, service: float) -> Any:
+    """Compute the latencies without a loop."""
+    before = np.arange(len(arrivals)) * service  # what the earlier requests take
+    return np.maximum.accumulate(arrivals - before) + before + service - arrivals
+
+
+def latencies_by_the_wait(arrivals: Any, service: float) -> list[float]:
+    wait, waits = 0.0, [0.0]
+    for gap in np.diff(arrivals):
+        wait = max(0.0, wait + service - gap)
+        waits.append(wait)
+    return [wait + service for wait in waits]
+
+
+def latencies_in_place(arrivals: Any, service: float) -> Any:
+    arrivals += service
+    return arrivals
+
+
+QUESTIONS = [
+    (nb07.check_gain, nb07.graph_gain, nb07.GAIN_MISTAKES),
+    (nb07.check_latencies, nb07.ideal_latencies, nb07.LATENCY_MISTAKES),
+]
+
+
+@pytest.mark.parametrize(
+    ("check", "own"),
+    [
+        (nb07.check_gain, lambda n, launches, kernels: max(1.0, launches / (n * kernels))),
+        (nb07.check_gain, lambda n, a, b: a / (n * b) if a > n * b else 1),
+        (nb07.check_latencies, latencies_of_arrays),
+        (nb07.check_latencies, latencies_by_the_wait),
+        (nb07.check_latencies, lambda *case: tuple(nb07.ideal_latencies(*case))),
+    ],
+)
+def test_right_models_pass(check: Any, own: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert check(own) is own
+    assert capsys.readouterr().out.startswith("✓")
+
+
+WRONG_MODELS = [
+    *[(check, right, *row[:2]) for check, right, rows in QUESTIONS for row in rows],
+    (*QUESTIONS[1][:2], latencies_in_place, "`arrivals` is changed"),
+    (*QUESTIONS[1][:2], lambda *case: nb07.ideal_latencies(*case)[:-1], "It should be"),
+]
+
+
+@pytest.mark.parametrize(
+    ("check", "right", "own", "said"), WRONG_MODELS, ids=[row[3] for row in WRONG_MODELS]
+)
+def test_wrong_models_get_their_diagnosis(
+    check: Any, right: Any, own: Any, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert nb07.check_latency(mistake[0]) is nb07.mean_latency
-    assert mistake[1] in capsys.readouterr().out
+    assert check(own) is right
+    assert said in capsys.readouterr().out
 
 
-def test_predicted_latency_is_that_of_a_simulated_queue() -> None:
-    random = np.random.default_rng(0)
+def test_mean_of_an_endless_queue_is_that_of_the_notebook_s_formula() -> None:
     service, load, count = 6.0, 0.8, 400_000
-    arrivals = np.cumsum(random.exponential(service / load, count))
-    ends = np.arange(count) * service  # the latest end so far, less the services since
-    ends = np.maximum.accumulate(arrivals - ends) + ends + service
-    assert np.mean(ends - arrivals) == pytest.approx(nb07.mean_latency(service, load), rel=0.03)
+    arrivals = np.cumsum(np.random.default_rng(0).exponential(service / load, count))
+    formula = service * (1 + load / (2 * (1 - load)))
+    assert np.mean(nb07.ideal_latencies(arrivals, service)) == pytest.approx(formula, rel=0.03)
