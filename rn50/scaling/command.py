@@ -97,7 +97,7 @@ def table(args: argparse.Namespace, steps: list[PredictedStep]) -> list[str]:
     for step in steps:
         hours = step.hours(args.num_epochs, args.num_examples)
         parts = (step.step_s, step.compute_s, step.stragglers_s, step.exposed_s, step.input_wait_s)
-        row = [str(step.gpus), str(step.hosts), f"{step.ips:,.{0 if step.ips >= 1000 else 1}f}"]
+        row = [str(step.gpus), str(step.hosts), f"{step.ips:,.1f}"]
         row += [f"{100 * step.efficiency:.1f}%", *(f"{1000 * part:.2f}" for part in parts)]
         row += [f"{hours:,.1f}" if hours >= 10 else f"{hours:.3g}"]
         row += [f"{hours * step.gpus * args.price:,.2f}"] if args.price else []
