@@ -261,6 +261,13 @@ def test_error_of_a_case_shows_the_right_result():
     assert result.outcome == engine.ERROR and "[1, 1], 2), which should give None." in result.then
 
 
+def test_trace_of_the_check_has_decimals_like_a_real_one():
+    result = engine.judge("ex03.exposed", changed("ex03.exposed", "edges = []", "edges = []\n"
+                          "    range(events[0]['ts'])"))  # fmt: skip
+    assert result.outcome == engine.ERROR and "'float' object" in result.said, result.lines
+    assert "'ts': 300005000.5" in result.then, result.lines
+
+
 @pytest.mark.parametrize("line", ["pass", "try: batch += 1\n        except Exception: pass"])
 def test_endless_loop_stops_with_its_line(line, monkeypatch):
     monkeypatch.setattr(compare, "LIMIT_S", 0.3)
