@@ -26,7 +26,7 @@ NO_RETURN = "your function returns nothing: is a `return` missing?"
 RETURN = "End it with `return` and the result."
 NOT_FINITE = "Look for a division by zero, an overflow, or a value that was never filled in."
 ENDLESS = "Look for a loop that does not end, or try again when the machine is less busy."
-LIMIT_S = 20.0  # of a check in this process: an endless loop may append to a list
+LIMIT_S = 30.0  # of a check in this process: an endless loop may append to a list
 AGAIN_S = 5.0
 SHOWN = 56  # bytes of a result: all of a short record, so that a difference is seen
 
