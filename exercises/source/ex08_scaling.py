@@ -137,7 +137,7 @@ if not engine.unanswered(efficiency):
         ]
         print(f"{cap:9}{both[0]:14.1%}{both[1]:18.1%}")
     print(f"you predicted {guess or '?'};", end=" ")
-    print(f"DDP's buckets, about 25 MB: {found.alone / found.together:.0%} measured")
+    print(f"DDP's buckets of about 25 MB, this pass: {found.alone / found.together:.0%} measured")
 
 # %% [markdown]
 # A cap of 0 sends every gradient alone and pays the latency 161 times; one of 100 MB sends nothing before the end. Which cap is best depends on the link *and* on how much compute there is to hide messages. DDP calls it `bucket_cap_mb`. If DDP's measured efficiency is far below the computed one, the cap is not the reason: one rank waits for the other, or the exchange slows down the computation (notebook 03 measures both).
