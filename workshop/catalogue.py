@@ -189,14 +189,14 @@ EXERCISES = (
     Exercise("ex07.likeliest", "likeliest", HUNT, "medium", 12,
              "find out why a server's answer depends on the other requests, and fix it",
              needs="torch"),
-    Exercise("ex08.rate", "rate", HUNT, "easy", 8,
+    Exercise("ex08.rate", "rate", HUNT, "easy", 5,
              "find out why a benchmark reports too high a speed, and fix it"),
     Exercise("ex08.ring", "milliseconds", PREDICT, "medium", 10,
              "predict how long a ring all-reduce takes", function=False),
-    Exercise("ex08.overlap", "efficiency", FILL, "medium", 12,
-             "compute the efficiency of a step that hides part of its exchange"),
+    Exercise("ex08.overlap", "efficiency", FILL, "medium", 15,
+             "compute how large the buckets of an exchange should be"),
     Exercise("ex08.capstone", "train", TUNE, "hard", 60,
-             "make a slow, wrong training script correct and at least 3 times as fast",
+             "make a slow, wrong training script correct and at least 4 times as fast",
              needs="torch", launches=True),
 )  # fmt: skip
 

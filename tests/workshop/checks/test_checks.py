@@ -241,13 +241,12 @@ def test_error_shows_the_learner_s_own_line_only(line, said, place):
 
 def test_error_of_a_case_shows_the_call():
     source = (
-        "def efficiency(compute, ready, takes):\n    free = ready[0]\n"
-        "    for at, seconds in zip(ready, takes):\n        free = max(free, at) + seconds\n"
-        "    return compute / max(compute, free)\n"
+        "def efficiency(compute, ready, nbytes, cap, latency, bandwidth):\n"
+        "    return 0.1 / 0.132 if ready[3] else None\n"
     )
     result = engine.judge("ex08.overlap", answered("ex08.overlap", source))
     assert result.outcome == engine.ERROR and "IndexError" in result.said, result.lines
-    assert "line 2" in result.then and "efficiency(0.2, [], [])" in result.then, result.lines
+    assert "line 2" in result.then and "efficiency(0.2, [0.05, 0.1, " in result.then, result.lines
 
 
 def test_error_of_a_case_shows_the_right_result():
