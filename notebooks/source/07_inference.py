@@ -27,11 +27,11 @@ os.environ |= {
 }  # fmt: skip
 
 # %% [markdown]
-# In training, only **throughput** mattered: images per second. A user waits for one prediction, so **latency**, the time from request to response, matters too. One prediction starts many operators. You remove some operators, launch the rest with a single call, compare engines, share fixed costs across a batch, and finally serve many users who wait for each other.
+# In training, only **throughput** mattered: images per second. A user waits for one prediction, so **latency**, the time from request to response, matters too. One prediction starts many operators. You remove some operators, launch the rest with a single call, compare engines, share fixed costs across a batch, and serve many users.
 #
 # ## A checkpoint and its score
 #
-# The next cell trains ResNet-50 on the road signs, at 64 × 64 pixels. `rn50 score` then scores the checkpoint in a new process that has only the files. **Predict:** by how many points will its top-1 differ from the one that training reported?
+# The next cell trains ResNet-50 on the road signs, at 64 × 64 pixels. `rn50 score` then scores the checkpoint in a new process that has only the files. **Predict:** by how many points will its top-1 differ from training's?
 
 # %%
 guess = "?"  # your number
@@ -176,7 +176,7 @@ if on_gpu:
     print(f"{launched} GPU kernels")
 
 # %% [markdown]
-# What does it cost just to *start* an operator? In the table, part of it is in *other*, part in the operator's own row; on a GPU, in *waiting*. Time a short and a long chain of convolution, batch norm and ReLU on a single number, so there is almost nothing to compute. The extra time of the long chain, divided by its extra operators, is the cost of one start. In the network it may be higher: convolutions displace what the caches hold.
+# What does it cost just to *start* an operator? In the table, part of it is in *other*, part in the operator's own row; on a GPU, in *waiting*. Time a short and a long chain of convolution, batch norm and ReLU on a single number, so that almost nothing is computed. The extra time of the long chain, divided by its extra operators, is the cost of one start. In the network, it may be higher: convolutions displace what the caches hold.
 
 
 # %%
@@ -216,7 +216,7 @@ print(f"{started / alone:.0%} of a prediction of {alone:.2f} ms")
 #
 # `gamma · (W x − mean) / std + beta  =  (gamma / std · W) x + (beta − gamma · mean / std)`, with `std = √(var + eps)`
 #
-# **Your turn:** write `fold`, which the cell below applies to every pair of a convolution and a batch norm. In PyTorch, gamma and beta are `norm.weight` and `norm.bias`; the rest is `norm.running_mean`, `norm.running_var` and `norm.eps`. `conv.weight` has the shape (channels out, channels in, height, width), and there is no `conv.bias`. **Predict** two things: by how much do the logits (the outputs before softmax) change? Judging by the table, how many times as fast can folding make a prediction?
+# **Your turn:** write `fold`, which the cell below applies to every such pair. In PyTorch, gamma and beta are `norm.weight` and `norm.bias`; the rest is `norm.running_mean`, `norm.running_var` and `norm.eps`. `conv.weight` has the shape (channels out, channels in, height, width), and there is no `conv.bias`. **Predict** two things: by how much do the logits (the outputs before softmax) change? Judging by the table, how many times as fast can folding make a prediction?
 #
 # The course's rule: a difference is clear if the ratios of at least five turns are all on the same side of 1.
 
@@ -252,7 +252,7 @@ if on_gpu:  # kernels run while others are launched: only launches that disappea
     print(f"{launched_now} GPU kernels now")
     saved = (launched - launched_now) * per_start
 predicted = alone / (alone - saved)
-print(f"The measurements so far predict about {predicted:.2f} times the speed, you {guess[1]}")
+print(f"Predicted from the measurements: {predicted:.2f} times the speed; by you: {guess[1]}")
 times = race({"eager": (eager, one), "folded": (folded, one)}, rounds)
 speed = workshop.ratio(times["eager"] / times["folded"])
 print(f"In turns, the speed of folded over eager: {speed}")
@@ -298,17 +298,17 @@ graph_gain = nb07_checks.check_gain(graph_gain)
 speeds = {key.removeprefix("h100.predict."): one.value for key, one in session.results.items()}
 launches, kernels = 1000 / speeds["eager.1"], 1000 / speeds["eager.256"]  # ms; ms per image
 rows = []
-for batch, way, of in ((1, "CUDA graph", "graph.1"), (16, "CUDA graph", "graph.16"),
-                       (256, "CUDA graph", "graph.256"), (256, "pinned memory", "pinned.256"),
-                       (256, "torchvision, compiled", "compiled.torchvision")):  # fmt: skip
-    yours = graph_gain(batch, launches, kernels) if way == "CUDA graph" else None
-    times = speeds[of] / speeds[f"eager.{of.partition('.')[2]}"]
-    rows.append([batch, way, speeds[of], times, yours])
+for name in ("graph.1", "graph.16", "graph.256", "pinned.256", "compiled.torchvision"):
+    way, n = name.split(".")
+    yours = graph_gain(int(n), launches, kernels) if way == "graph" else None
+    times = speeds[name] / speeds[f"eager.{n}"]
+    batch = "256, torchvision" if way == "compiled" else n
+    rows.append([batch, way, speeds[name], times, yours])
 caption = f"{session.results['h100.predict.eager.1'].provenance}, float16, 224 px, copies included"
 workshop.table(rows, ["batch", "version", "img/s", "times eager", "your model"], caption)
 
 # %% [markdown]
-# At batch 1, the model is wrong: one image cannot keep a GPU's cores busy. Still, no kernel runs for at least 1 − 1/7.2 = 86% of eager's time. With a large batch, the kernels hide the launches: a graph is hardly faster than eager execution with **pinned** memory, from which a GPU copies directly. Faster kernels gain more: `torch.compile` fuses what follows a convolution (torchvision's network, batch 256).
+# At batch 1, the model is wrong: one image cannot keep a GPU's cores busy. Still, no kernel runs for at least 1 − 1/7.2 = 86% of eager's time. With a large batch, the kernels hide the launches: a graph is hardly faster than eager execution with **pinned** memory, from which a GPU copies directly. Faster kernels gain more: `torch.compile` fuses what follows a convolution.
 #
 # ## Faster kernels: other engines
 #
@@ -388,14 +388,13 @@ fig, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
 best = {}
 for ax, n, yours in zip(axes, (small, large), guess, strict=True):
     times = {name: values for (name, batch), values in results.items() if batch == n}
-    speeds = {name: workshop.ratio(times["eager"] / values) for name, values in times.items()}
     order = sorted(times, key=lambda name: np.median(times[name]))
     best[n], second, *_ = order
     lead = workshop.ratio(times[second] / times[best[n]])
     print(f"Batch {n} (you predicted {yours}): the speed of {best[n]} over {second}: {lead}")
     for name in order:
         if name != "eager":
-            print(f"  {name}, speed over eager: {speeds[name]}")
+            print(f"  {name}, speed over eager: {workshop.ratio(times['eager'] / times[name])}")
     clearly = "clearly" if lead.clear else "not clearly"
     colours = {best[n]: workshop.FINDING} if lead.clear else {}
     workshop.spans(ax, {name: times[name] for name in order}, colours)
@@ -411,7 +410,7 @@ print(f"Folding at batch {small}: predicted {predicted:.2f}, then {speed.median:
 print(f"now {again.median:.2f}; {clear} of 2 races show a clear gain")
 
 # %% [markdown]
-# Unless both races show a clear gain, folding's is not confirmed, even if both medians agree with the prediction: a single disturbed turn hides it.
+# If only the medians agree with the prediction, folding's gain is not confirmed: a single disturbed turn can hide it.
 #
 # *Where* is ONNX Runtime (GPU: `torch.compile`) faster than `folded`: in convolutions (with what is fused into them) or in the rest? **Predict** which part saves more.
 
@@ -488,14 +487,14 @@ share = 100 * np.median(preparing / latency)
 print(f"{version}: p50 {p50:.2f} ms, p95 {p95:.2f} ms, slowest {latency.max():.2f} ms")
 print(f"p95 / p50: {p95 / p50:.2f}; you predicted {guess[1]}")
 print(f"Preparation: {share:.0f}% of a typical request; you predicted {guess[0]}%")
-print(f"The network alone: {np.median(latency - preparing):.2f} ms; {requests} requests")
+print(f"The network alone: {np.median(latency - preparing):.2f} ms; next: {requests} requests")
 
 # %% [markdown]
 # ## Many users: latency under load
 #
 # Real requests arrive at their own rate, whatever the queue (an **open loop**), and latency counts from the arrival. The **load** is the arrival rate times the service time of one request. Near 100%, *single* hardly ever pauses; above it, the queue grows for as long as requests arrive. There are two servers: *single* takes one request at a time; *batched* takes all that are waiting, up to `most` of them (**dynamic batching**). The images are already prepared; in the serving process, preparation would cut capacity by the share above.
 #
-# **Your turn:** write `ideal_latencies`, a simulation of *single* without disturbances: a request starts when it has arrived and the server is free. Then write `take`, by which both real servers decide. **Predict** the p95 of *single* at a load of 150% from the last line above.
+# **Your turn:** write `ideal_latencies`, a simulation of *single* without disturbances: a request starts when it has arrived and the server is free. Then write `take`, with which the real servers choose their batches. **Predict** the p95 of *single* at a load of 150% from the last line above.
 
 
 # %%
@@ -551,9 +550,8 @@ def serve(arrivals, limit):
 # %%
 for n in sizes:
     answer(n)  # warm up
-idle = race({n: (answer, n) for n in (1, most)}, session.repeats)
-spaced = 3 * np.median(idle[1]) * np.arange(requests)  # no request waits
-service = serve(spaced, 1)[1].mean()  # after a pause, an answer takes longer than in a race
+spaced = 3 * np.median(results[version, small]) * np.arange(requests)  # no request waits
+service = serve(spaced, 1)[1].mean()  # the race took the least of three calls
 servers, loads = {"single": 1, "batched": most}, (0.8, 1.5)
 served = {(load, name): [] for load in loads for name in servers}
 drawn = [np.random.default_rng([seed, i]) for i in range(session.sequences)]
@@ -572,10 +570,8 @@ low, middle, high = 0.8 * np.percentile(own, (0, 50, 100)) / service
 print(f"Nominal load 80%; real load {middle:.0%} ({low:.0%} to {high:.0%})")
 means = ideal[0].mean(1)
 print("Mean latency of single, measured over simulated:", workshop.ratio(latencies.mean(1) / means))
-print("  simulated as slow as that run:", workshop.ratio(latencies.mean(1) / np.mean(again, 1)))
+print("  simulation as slow as the run:", workshop.ratio(latencies.mean(1) / np.mean(again, 1)))
 print(f"Simulated means: {min(means):.1f} to {max(means):.1f} ms")
-more = workshop.ratio(most * idle[1] / idle[most])
-print(f"Requests per second in batches of {most} over single: {more}")
 tails = {}
 for key, runs in served.items():
     tails[key] = np.percentile([ms for ms, _ in runs], 95, axis=1, method="inverted_cdf")
@@ -589,18 +585,16 @@ print(f"you predicted {guess}")
 rows = {f"{load:.0%} load, {name}": p95s for (load, name), p95s in tails.items()}
 fig, ax = plt.subplots(figsize=(9, 3.4), layout="constrained")
 workshop.spans(ax, rows, {row: workshop.FINDING for row in rows if "single" not in row})
-ax.plot(marks, (0, 2), "k|", ms=16, label="single, simulated")
+ax.plot(marks, (0, len(servers)), "k|", ms=16, label="single, simulated")
 ax.axvline(service, color="grey", ls=":", label="service time")
 ax.legend()
-gain = gains[0.8]
-effect = ("cuts", "raises")[gain.low < 1] if gain.clear else "does not clearly change"
-found = f"single over batched {gain.median:.2f} ({gain.low:.2f} to {gain.high:.2f})"
-ax.set(title=f"Batching {effect} p95 at 80% load:\n{found}")
+effect = ("cuts", "raises")[gains[0.8].low < 1] if gains[0.8].clear else "does not clearly change"
+ax.set(title=f"Batching {effect} p95 at 80% load")
 ax.set_xlabel(f"p95 in ms (log scale), {session.sequences} sequences; {version}, {size} px")
 workshop.figure(fig, alt="p95 of both servers at each load, with its range.")
 
 # %% [markdown]
-# Your simulation uses the same arrivals, so any excess comes from the service times: a longer mean raises the real load, and variation makes waits longer. If the second ratio is near 1, the mean explains the excess. The simulated means differ by chance alone. Above 100%, the p95 of *single* only reflects how long you measured. Batches raise the limit by about the printed factor of requests per second, but each request waits for its whole batch.
+# Your simulation uses the same arrivals, so any excess comes from the service times: a longer mean raises the real load, and variation makes waits longer. If the second ratio is near 1, the mean explains the excess. The simulated means differ by chance alone. Above 100%, the p95 of *single* only reflects how long you measured. Batches raise the limit by up to the factor of *A larger batch*, but each request waits for its whole batch.
 #
 # ## Where is the time going now?
 
@@ -615,7 +609,7 @@ what = f"p95 of single at 80% load ({min(p95s):.1f} to {max(p95s):.1f} ms)"
 session.note("p95_load", float(np.median(p95s)), "ms", what)
 
 # %% [markdown]
-# Without a queue, a request takes its preparation and its operators; at 80% load, the slowest 5% mostly wait for other requests. So publish latency and throughput, with batch, image size, precision, threads and load.
+# Without a queue, a request takes its preparation and the network's time; at 80% load, the slowest 5% mostly wait for other requests. So publish latency and throughput, with batch, image size, precision, threads and load.
 #
 # ## Key takeaways
 #

@@ -118,9 +118,9 @@ def take(arrivals: Any, done: int, now: float, limit: int) -> int:
     return min(limit, arrived - done)
 
 
-WAITING = (  # arrivals, done, now and limit: more are to come, too many wait, one has just come
+WAITING = (  # arrivals, done, now and limit: some are late, too many wait, the last just came
     (np.array([0.0, 1, 2, 3, 50, 60]), 1, 2.5, 16), (np.arange(8.0), 2, 6.5, 3),
-    (np.array([0.0, 5, 9]), 1, 5.0, 16),
+    (np.array([0.0, 5]), 1, 5.0, 16),
 )  # fmt: skip
 TAKE_MISTAKES: tuple[Mistake, ...] = (
     (lambda at, done, now, limit: sum(at <= now) - done, "The batch is larger than `limit`.",
@@ -183,7 +183,8 @@ MISTAKES: dict[str, tuple[tuple[Callable[..., Tensor], str, str], ...]] = {
         (lambda w, g, b, m, v, s: g / s * w,
          "The factor runs along the columns of the kernel: broadcasting starts at the last axis.",
          "The output channels come first: scale.view(-1, 1, 1, 1)."),
-        (lambda w, g, b, m, v, s: w, "It is unchanged.", "Multiply it by norm.weight / std."),
+        (lambda w, g, b, m, v, s: w, "The weight is unchanged.",
+         "Multiply it by norm.weight / std."),
     ),
     "bias": (
         (lambda w, g, b, m, v, s: b + g / s * m, "The sign of the mean is wrong.",

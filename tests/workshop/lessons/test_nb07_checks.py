@@ -210,6 +210,11 @@ WRONG_MODELS = [
     *[(check, right, *row[:2]) for check, right, rows in QUESTIONS for row in rows],
     (*QUESTIONS[1][:2], latencies_in_place, "`arrivals` is changed"),
     (*QUESTIONS[1][:2], lambda *case: nb07.ideal_latencies(*case)[:-1], "It should be"),
+    (
+        *QUESTIONS[2][:2],
+        lambda at, done, now, limit: min(limit, int(np.argmax(at > now)) - done),
+        "gives -1",
+    ),
 ]
 
 
