@@ -373,7 +373,7 @@ if slow:
 # %% [markdown]
 # ## Which version is fastest, and at which batch?
 #
-# All versions and batches take turns in random order. Speeds drift, so compare only within a race, and believe a small gain, such as folding's, only if a second race confirms it. **Predict** the fastest version at batch 1, and at the largest batch.
+# All versions and batches take turns in random order. Speeds drift, so compare only within a race, and believe a small gain, such as folding's, only if a second race confirms it. **Predict** the fastest version at batch 1 and at the largest.
 
 # %%
 guess = "?", "?"  # the names of two versions
@@ -410,7 +410,7 @@ print(f"Folding at batch {small}: predicted {predicted:.2f}, then {speed.median:
 print(f"now {again.median:.2f}; {clear} of 2 races show a clear gain")
 
 # %% [markdown]
-# If only the medians agree with the prediction, folding's gain is not confirmed: a single disturbed turn can hide it.
+# If only the medians agree with the prediction, folding's gain is not confirmed: one disturbed turn can hide it.
 #
 # *Where* is ONNX Runtime (GPU: `torch.compile`) faster than `folded`: in convolutions (with what is fused into them) or in the rest? **Predict** which part saves more.
 
@@ -494,7 +494,7 @@ print(f"The network alone: {np.median(latency - preparing):.2f} ms; next: {reque
 #
 # Real requests arrive at their own rate, whatever the queue (an **open loop**), and latency counts from the arrival. The **load** is the arrival rate times the service time of one request. Near 100%, *single* hardly ever pauses; above it, the queue grows for as long as requests arrive. There are two servers: *single* takes one request at a time; *batched* takes all that are waiting, up to `most` of them (**dynamic batching**). The images are already prepared; in the serving process, preparation would cut capacity by the share above.
 #
-# **Your turn:** write `ideal_latencies`, a simulation of *single* without disturbances: a request starts when it has arrived and the server is free. Then write `take`, with which the real servers choose their batches. **Predict** the p95 of *single* at a load of 150% from the last line above.
+# **Your turn:** write `ideal_latencies`, a simulation of *single* without disturbances: a request starts when it has arrived and the server is free. Then write `take`, which chooses the real servers' batches. **Predict** the p95 of *single* at a load of 150% from the last line above.
 
 
 # %%
@@ -585,7 +585,7 @@ print(f"you predicted {guess}")
 rows = {f"{load:.0%} load, {name}": p95s for (load, name), p95s in tails.items()}
 fig, ax = plt.subplots(figsize=(9, 3.4), layout="constrained")
 workshop.spans(ax, rows, {row: workshop.FINDING for row in rows if "single" not in row})
-ax.plot(marks, (0, len(servers)), "k|", ms=16, label="single, simulated")
+ax.plot(marks, (0.25, len(servers) + 0.25), "k^", label="single, simulated")
 ax.axvline(service, color="grey", ls=":", label="service time")
 ax.legend()
 effect = ("cuts", "raises")[gains[0.8].low < 1] if gains[0.8].clear else "does not clearly change"
@@ -609,7 +609,7 @@ what = f"p95 of single at 80% load ({min(p95s):.1f} to {max(p95s):.1f} ms)"
 session.note("p95_load", float(np.median(p95s)), "ms", what)
 
 # %% [markdown]
-# Without a queue, a request takes its preparation and the network's time; at 80% load, the slowest 5% mostly wait for other requests. So publish latency and throughput, with batch, image size, precision, threads and load.
+# Without a queue, requests only take preparation and computation; at 80% load, the slowest 5% mostly wait for other requests. So publish latency and throughput, with batch, image size, precision, threads and load.
 #
 # ## Key takeaways
 #
