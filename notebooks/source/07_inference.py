@@ -594,7 +594,7 @@ ax.set_xlabel(f"p95 in ms (log scale), {session.sequences} sequences; {version},
 workshop.figure(fig, alt="p95 of both servers at each load, with its range.")
 
 # %% [markdown]
-# Your simulation uses the same arrivals, so any excess comes from the service times: a longer mean raises the real load, and variation makes waits longer. If the second ratio is near 1, the mean explains the excess. The simulated means differ by chance alone. Above 100%, the p95 of *single* only reflects how long you measured. Batches raise the limit by up to the factor of *A larger batch*, but each request waits for its whole batch.
+# Your simulation uses the same arrivals, so any difference comes from the service times: a longer mean raises the real load, and variation makes waits longer. If the second ratio is near 1, the mean explains it. The simulated means differ by chance alone. Above 100%, the p95 of *single* only reflects how long you measured. Batches raise the limit by up to the factor of *A larger batch*, but each request waits for its whole batch.
 #
 # ## Where is the time going now?
 
