@@ -125,7 +125,7 @@ for name, seconds in zip(parts, each, strict=True):
 print(f"You predicted {guess or '?'}% for the first line")
 
 # %% [markdown]
-# If your files are cached in memory, reading them is nearly free. (Timed apart, the parts need not add up to the whole. Notebook 02's trace shows how long training waits for its input; this split shows why.)
+# If your files are cached in memory, reading them is nearly free. (Timed apart, the parts need not add up to the whole.)
 #
 # Two remedies: if files are *not* cached, **store** the images so that a few large reads suffice (TFRecord); in any case, **decode** on all cores while the device computes (worker processes, tf.data).
 #
@@ -140,9 +140,9 @@ print(f"You predicted {guess or '?'}% for the first line")
 # | *length* | the data: a `tf.train.Example`, a message of named features |
 # | 4 | checksum of the data |
 #
-# All numbers are little-endian. Each checksum is a *masked* CRC-32C: rotated by 15 bits, with a constant added. Feature names and labels follow TensorFlow's ImageNet scripts: there, labels **start at 1** (0 is the background).
+# All numbers are little-endian. Each checksum is a *masked* CRC-32C. Feature names and labels follow TensorFlow's ImageNet scripts: there, labels **start at 1** (0 is the background).
 #
-# **Your turn.** Write the function that makes a record. The cell after yours checks it, shuffles the JPEGs across classes, and copies them into shards: eight, or more if you have more than eight cores.
+# **Your turn.** Write the function that makes a record. The cell after yours checks it, shuffles the JPEGs across classes, and copies them into eight shards or more.
 
 # %%
 from rn50lib.data.tfrecord import masked_crc
@@ -186,7 +186,7 @@ print(f"The last record, {len(record):,} bytes, begins with {record[:12].hex(' '
 # python -m data_prep.verify --quiet $SHARDS | tail -n 2
 
 # %% [markdown]
-# The warning says that there are no validation shards: you wrote none. (The notes are about grey images. `verify` uses all cores.) The pairs of numbers are from the first index: each record's offset and size. [DALI, in rung 3 of notebook 05, needs this index](../docs/troubleshooting.md#dali-cannot-read-a-tfrecord-the-index-is-empty-or-missing).
+# The warning says that there are no validation shards: you wrote none. (The notes are about grey images.) The pairs of numbers are from the first index: each record's offset and size. [DALI, in rung 3 of notebook 05, needs this index](../docs/troubleshooting.md#dali-cannot-read-a-tfrecord-the-index-is-empty-or-missing).
 #
 # **Your turn.** Write the function that reads a shard back. The next cell checks it, reads the first record, and flips one bit of its *length*. **Predict:** what would a reader do without the checksum of the length?
 
@@ -211,24 +211,19 @@ except ValueError as error:
 if TF:
     features = tf.train.Example.FromString(first).features.feature
     print(f"{LABEL}: {features[LABEL].int64_list.value[0]}")
-    print(f"{IMAGE}: {len(features[IMAGE].bytes_list.value[0]):,} bytes")
     try:
         next(iter(tf.data.TFRecordDataset("damaged")))
     except tf.errors.DataLossError as error:
         print("TensorFlow:", type(error).__name__)
 
 # %% [markdown]
-# Without the checksum, a reader would ask for a terabyte. A checksum catches any single flipped bit, but no misunderstanding: in the talk's schema, labels start at 0. A program that expects 1 is off by one for every image, often without an error.
+# Without the checksum, a reader would ask for a terabyte. A checksum catches any single flipped bit, but no misunderstanding: in the talk's schema, labels start at 0. A program that expects 1 is off by one, often without an error.
 #
-# What do you gain from shards if opening a file is slow? The next cell computes it for one reader, with assumed values: put in those of your disk, too. **Predict:** on a hard disk, how many times faster is it to read from a shard? Which disk feeds an H100 (4,875 images/s) from files?
+# What do you gain from shards if opening a file is slow? The next cell computes it, with assumed values; add those of your disk. **Predict:** on a hard disk, how many times faster is it to read from a shard? Which disk feeds an H100 (4,875 images/s) from files?
 
 # %%
 guess = None  # for the hard disk
-disks = {  # seconds to open a file, bytes/s
-    "hard disk": (0.01, 150e6),
-    "network": (0.001, 1e9),
-    "NVMe SSD": (0.0001, 3e9),
-}
+disks = {"hard disk": (0.01, 150e6), "NVMe SSD": (0.0001, 3e9)}  # s to open a file, bytes/s
 size = np.mean([path.stat().st_size for path in paths])
 for name, (open_s, speed) in disks.items():
     file_s, shard_s = (open_s / n + size / speed for n in (1, len(paths) / len(shards)))
@@ -273,13 +268,8 @@ class Shards(torch.utils.data.IterableDataset):
                     yield image, features[LABEL][0] - 1
 
 
-for rank in range(2):  # of 2, with two workers each
-    mine = [shard for worker in range(2) for shard in my_shards(shards, rank, 2, worker, 2)]
-    images = sum(1 for shard in mine for _ in read(shard))
-    print(f"Rank {rank} of 2 reads {images:,} of {len(paths):,} images in {len(mine)} shards")
-
 # %% [markdown]
-# The next cell starts the workers and feeds a simulated device, which sleeps for as long as a real one would compute (`device` is its speed). If you have a GPU, it stays idle: only the input is measured. In each cell that calls `measure`, **predict** the speed-up: in this one, over the Python loop. The two inputs take turns. The printed ratio is the median of the turns' ratios, so it can differ from the ratio of the two speeds. A difference counts as clear if there are at least five turns and all are on the same side of 1.
+# The next cell starts the workers and feeds a simulated device, which sleeps for as long as a real one would compute (`device` is its speed). If you have a GPU, it stays idle. In each cell that calls `measure`, **predict** the speed-up: in this one, over the Python loop. The two inputs take turns; the printed ratio is the median of the turns' ratios, not the ratio of the two speeds. It is clear if there are at least five turns, all on the same side of 1.
 
 # %%
 photos = Shards(rank=0, size=1)
@@ -295,7 +285,7 @@ timed = {}
 def rate(name, compute_s=batch_size / device):
     """Return images/s when feeding a device that takes `compute_s` seconds per batch."""
     batches, ready = iter(stages[name]), 2 * cores if name in ahead else 0
-    for _ in range(1 + ready):  # batches made before the clock starts do not count
+    for _ in range(1 + ready):
         next(batches)
     count = session.batches * (1 if name in ("Python loop", "tf.data") else cores)
     begin = time.perf_counter()
@@ -330,9 +320,9 @@ print(f"The device alone: {device:,.0f} images/s")
 #
 # ## tf.data, one stage at a time
 #
-# You describe the work once; tf.data then runs it in its own threads, without Python. Predict each stage's speed-up over the one before.
+# You describe the work once; tf.data then runs it in its own threads, without Python.
 #
-# **Read, shuffle, parse, decode, batch.** The JPEG's header gives the image's size, so the box can be chosen before decoding. libjpeg-turbo stops at the last row of the box, and skips the inverse DCT of most blocks outside it. These steps run one after the other, while the device waits. Is that faster than the Python loop?
+# **Read, shuffle, parse, decode, batch.** The JPEG's header gives the image's size, so the box can be chosen before decoding, which then skips most of what is outside. These steps run one after the other, while the device waits. Is that faster than the Python loop?
 
 # %%
 if TF:
@@ -366,7 +356,7 @@ if TF:
     measure("tf.data", guess)
 
 # %% [markdown]
-# Pillow works in C, too, so tf.data saves little by avoiding Python. It decodes less, but antialiases slowly: the last **Try it** tests that. **Parallel map** decodes up to *n* images at a time on *n* cores. The wait for the device remains, except that the map makes up to *n* images of the next batch meanwhile. This bounds the speed-up; the cell prints the bound.
+# Pillow works in C, too, so tf.data saves little by avoiding Python. **Parallel map** decodes up to *n* images at a time on *n* cores. The wait for the device remains, except that the map makes up to *n* images meanwhile. The cell prints this bound.
 #
 # **Your turn.** Write this stage and the next, in one line each.
 
@@ -388,7 +378,7 @@ if TF:
     print(f"At most {bound:.2f}, if n cores are n times as fast as one")
 
 # %% [markdown]
-# Two things can keep you below the bound: reading, shuffling and copying into a batch still use one thread, and *n* busy cores may be less than *n* times as fast as one.
+# Below the bound? Reading, shuffling and copying still use one thread, and *n* busy cores may be less than *n* times as fast as one.
 #
 # **Prefetch** prepares whole batches while the device works, so a step takes only as long as the slower of the two.
 
@@ -406,8 +396,8 @@ if TF:
     guess = None  # your number
     measure("+ prefetch", guess, before="+ parallel map")
     old = 1 / np.median(timed["+ parallel map"])
-    print(f"Expected: {old / max(wait, old - wait):.2f}, as the device took", end=" ")
-    print(f"{1000 * batch_size * wait:.1f} of {1000 * batch_size * old:.1f} ms per batch")
+    both = old / max(wait, old - wait)
+    print(f"Expected: {both:.2f}, as the device took {wait / old:.0%} of the time")
 
 # %% [markdown]
 # ### Is it right?
@@ -442,7 +432,7 @@ if TF:
 #
 # **Your turn.** Put the stages together, for one rank of many: which order do `batch`, `interleave`, `map`, `prefetch`, `shard` and `shuffle` need? (`interleave` reads several shards at a time, which hides the latency of a network; `shuffle` should hold JPEGs of 100 KB, not crops of 150 KB or, as floats, 600 KB.) `decode_crop` above returns an image and its label. `tf.data.AUTOTUNE` lets tf.data choose a buffer size or `num_parallel_calls`.
 #
-# The next cell checks your function on small shards whose labels number the images. Then it and `+ prefetch` take turns. **Predict:** do `interleave` and AUTOTUNE change the speed?
+# The next cell checks your function on small shards; then it and `+ prefetch` take turns. **Predict:** do `interleave` and AUTOTUNE change the speed?
 
 
 # %%
@@ -460,7 +450,7 @@ if TF:
     measure("pipeline", guess, before="+ prefetch")
 
 # %% [markdown]
-# All inputs in one figure, with the share of time in which they keep the device busy. Those with a dark bar work while it computes. Each bar shows the last turns in which the input was measured (so compare two inputs by their ratio above). The further left of the dashed line it ends, the longer **the device waits for its input**; within a few percent of it, the input keeps up.
+# The inputs, with the share of time in which they keep the device busy. Those with a dark bar work while it computes. Each bar shows the last turns in which the input was measured (so compare inputs by the ratios above). The further left of the dashed line it ends, the longer **the device waits for its input**; within a few percent of it, the input keeps up.
 
 # %%
 speed = {name: float(np.median(values)) for name, values in timed.items()}
@@ -482,21 +472,19 @@ workshop.figure(fig, alt=f"Images/s with a device of {device:,.1f}: {found}.")
 # %% [markdown]
 # ## Which input, and how many cores?
 #
-# Now the inputs that work ahead take turns without a device. A device's images/s divided by the images/s of one core is the number of cores that keep it busy, if the speed grows linearly with the cores and training needs none. **Predict** whether tf.data is faster than PyTorch's workers, and how many cores one H100 needs: as many as loops at the top?
+# Now the inputs that work ahead take turns without a device. A device's images/s divided by those of one core is the number of cores that keep it busy, if the speed grows linearly with the cores. **Predict** whether tf.data is faster than PyTorch's workers, and whether one H100 needs as many cores as loops at the top.
 
 # %% tags=["results"]
 guess = None  # cores for one H100, with PyTorch's workers
 h100 = session.results["input.h100.synthetic"].value
-turns = {name: [] for name in timed if name in ahead}
-for _ in range(rounds):
-    for name, speeds in turns.items():
-        speeds.append(rate(name, compute_s=0))
-for name, speeds in turns.items():
-    print(f"{name}: {np.median(speeds) / cores:,.0f} images/s per core;", end=" ")
-    print(f"one H100 (recorded) needs {cores * h100 / np.median(speeds):.1f} cores")
+names = [name for name in timed if name in ahead]
+turns = np.array([[rate(name, compute_s=0) for name in names] for _ in range(rounds)])
+for name, all_cores in zip(names, np.median(turns, axis=0), strict=True):
+    print(f"{name}: {all_cores / cores:,.0f} images/s per core;", end=" ")
+    print(f"one H100 (recorded) needs {cores * h100 / all_cores:.1f} cores")
 print(f"You predicted {guess or '?'}; {h100 * loop_s:.1f} loops")
 if TF:
-    over = workshop.ratio(np.divide(turns["pipeline"], turns["PyTorch workers"]))
+    over = workshop.ratio(turns[:, -1] / turns[:, 0])
     print(f"pipeline over PyTorch workers: {over}")
     if not over.clear:
         print("No clear difference: use the input of your framework.")
@@ -507,7 +495,7 @@ if TF:
 session.expect({f"input.h100.{way}": None for way in ("synthetic", "dali", "tfrecord")})
 
 # %% [markdown]
-# Busy cores can slow each other down, and workers also copy each batch to another process. These are cores for one GPU, and training needs some, too; eight GPUs in a server share some 100 to 200. DALI (notebook 05) decodes on the GPU instead: that frees the cores and costs the recorded H100 a tenth of its speed (4,424 of 4,875).
+# Busy cores can slow each other down, and workers also copy batches. These are cores for one GPU, and training needs some, too; eight GPUs in a server share some 100 to 200. DALI (notebook 05) decodes on the GPU instead: that frees the cores and costs the recorded H100 a tenth of its speed (4,424 of 4,875).
 #
 # ## How good is a shuffle buffer?
 #
@@ -515,7 +503,7 @@ session.expect({f"input.h100.{way}": None for way in ("synthetic", "dali", "tfre
 
 # %%
 if TF:
-    guess = None, None  # your numbers
+    guess = "?", "?"  # your numbers
     labels = np.sort([classes.index(path.parent.name) for path in paths])
     per_class = len(labels) // len(classes)
     own = [parse_example(data)[LABEL][0] for shard in shards for data in read(shard)]
@@ -528,14 +516,14 @@ if TF:
         stream = tf.data.Dataset.from_tensor_slices(order).shuffle(size, seed).batch(32, True)
         mixed = np.mean([len(set(batch)) for batch in stream.as_numpy_iterator()])
         print(f"{name:12} buffer {size:5,}: {mixed:4.1f} of {len(classes)} classes in a batch")
-    print("You predicted:", *(number or "?" for number in guess))
+    print("You predicted", *guess)
 
 # %% [markdown]
-# Notebook 02 showed what sorted batches do to batch norm. A large buffer costs memory on every rank. So shuffle **once, when you write the shards**, as you did; a small buffer is then enough: compare the last two lines.
+# Notebook 02 showed what sorted batches do to batch norm. A large buffer costs memory on every rank. So shuffle **once, when you write the shards**, as you did; a small buffer is then enough.
 #
 # ## Random numbers in a graph
 #
-# The talk's recipe 2 rotates images by random angles. The next cell draws angles in a tf.data `map`, with NumPy and with TensorFlow. **Predict** what each row shows.
+# The next cell draws angles in a tf.data `map`, with NumPy and with TensorFlow. **Predict** what each row shows.
 
 # %%
 if TF:
@@ -548,11 +536,11 @@ if TF:
         print(f"{name:10}", *(f"{float(angle):+6.1f}°" for angle in drawn))
 
 # %% [markdown]
-# NumPy draws once, when the graph is built, and nothing warns you: recipe 2 does so, and rotates every image by the same angle. **Draw random numbers in the graph.**
+# NumPy draws once, when the graph is built, and nothing warns you: the talk's recipe 2 rotates every image by the same angle. **Draw random numbers in the graph.**
 #
 # ## Train from your shards on a slow device
 #
-# The course's library also has a training step in TensorFlow. The next cell takes a few steps on the CPU, at 64 pixels; they read your shards through the library's own tf.data stages. **Predict** the images/s in the cell after it: would your `pipeline` keep up?
+# The next cell takes a few steps of the course's library in TensorFlow, on the CPU, at 64 pixels, with the library's own tf.data stages. **Predict** the images/s in the cell after it: would your `pipeline` keep up?
 
 # %% language="bash" magic_args="-e"
 # [ "$TF" ] || { echo "TensorFlow is missing: make setup WITH=tensorflow"; exit 0; }
@@ -564,16 +552,14 @@ if TF:
 if TF:
     guess = None  # your number, from before the run
     trained = json.loads(Path("tensorflow.json").read_text())["metrics"]["train.total_ips"][0]
-    print(f"After the first step, which builds the graph: {trained:.0f} images/s;", end=" ")
-    print(f"you predicted {guess or '?'}.")
-    print(f"Your pipeline, at 224 px, would deliver {np.median(turns['pipeline']):.0f}.")
+    print(f"After the first step: {trained:.0f} images/s; you predicted {guess or '?'}.")
+    print(f"Your pipeline, at 224 px, would deliver {np.median(turns[:, -1]):.0f}.")
 
 # %% [markdown]
 # A slow device hides a slow input: tune the input for the device that will train.
 #
 # ## Key takeaways
 #
-# - First find out whether the input is the bottleneck: the faster the device, the more likely it is.
 # - TFRecord replaces many small files with a few large ones. Its checksums detect damaged records, but not misread features. For PyTorch, shards can also be tar files ([WebDataset](https://github.com/webdataset/webdataset)) or MDS ([MosaicML Streaming](https://github.com/mosaicml/streaming)).
 # - Give every shard to one worker of one rank, before anything shuffles. Shuffle across the classes when you write the shards.
 #

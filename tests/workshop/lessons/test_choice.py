@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from workshop.lessons.choice import choose_by_cases, pasteable
+from workshop.lessons.choice import choose_by_cases, pasteable, without_types
 
 ROOT = Path(__file__).parents[3]
 STUBS = ("return None", "...")
@@ -122,7 +122,8 @@ def shown() -> Iterator[tuple[str, str, ast.FunctionDef, str]]:
     """
     for path in sorted((ROOT / "workshop/lessons").glob("nb*.py")):
         tree = ast.parse(path.read_text())
-        defined = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+        nodes = reversed([*ast.walk(tree)])  # what is defined outermost is last
+        defined = {node.name: node for node in nodes if isinstance(node, ast.FunctionDef)}
         names = {"all_reduce": "ring_all_reduce", "average": "average_gradient"} | {
             ast.unparse(node.args[0]).strip("'"): ast.unparse(node.args[2])
             for node in ast.walk(tree)
@@ -151,11 +152,9 @@ def test_every_lesson_shows_functions() -> None:
     [pytest.param(*rest, id=f"{lesson}-{name}") for lesson, name, *rest in SHOWN],
 )
 def test_shown_code_runs_where_it_is_pasted(finished: ast.FunctionDef, notebook: str) -> None:
-    for node in ast.walk(finished.args):
-        if isinstance(node, ast.arg):
-            node.annotation = None
-    finished.returns = None
-    code = compile(ast.Module([finished], []), "", "exec")
+    code = compile(
+        without_types(ast.unparse(finished), finished.name), "", "exec", dont_inherit=True
+    )
     used = names_of(code, "LOAD_GLOBAL") | names_of(code, "LOAD_NAME")
     known = names_of(compile(notebook, "", "exec"), "STORE_NAME") | {*dir(builtins)}
     assert used <= known
