@@ -50,7 +50,7 @@ random.seed(seed)
 #
 # The talk behind this course, *AV Datasets & Multi-GPU Training* (2018), ends its first recipe with a warning: *"Your new bottleneck is likely the data pipeline now!"* Eight GPUs consume about seven times as many images per second as one, from the same CPU and disk. In the recipe, a Python loop prepares the images; the next cell times one.
 #
-# **Predict:** how many such loops have to run in parallel to keep one V100 busy (1,443 images/s)? (This is the *Total IPS*, data and computation together, of [NVIDIA's ResNet-50 v1.5 for MXNet, container 18.12](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5).)
+# **Predict:** how many such loops have to run in parallel to keep one V100 busy (1,443 images/s)? (It is the *Total IPS* of [NVIDIA's ResNet-50 v1.5 for MXNet, container 18.12](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5).)
 
 # %%
 paths = sorted((session.data_root / "train").rglob("*.jpg"))
@@ -92,7 +92,7 @@ print(f"You predicted {loops or '?'} for one V100")
 # %% [markdown]
 # ## Many small files
 #
-# ImageNet is 1.3 million files. Each has to be opened, read and closed. **Predict:** what percentage of the loop's time does that take, and which takes longer, decoding or resizing?
+# ImageNet is 1.3 million files, each to be opened, read and closed. **Predict:** what percentage of the loop's time does that take, and which takes longer, decoding or resizing?
 
 # %%
 guess = None  # the percentage for opening, reading and closing
@@ -131,7 +131,7 @@ print(f"You predicted {guess or '?'}% for the first line")
 #
 # ## Write shards
 #
-# A data set is split into several TFRecord files, called *shards*. A shard is a sequence of records:
+# A data set becomes several TFRecord files, called *shards*. Each is a sequence of records:
 #
 # | bytes | content |
 # |---|---|
@@ -177,7 +177,7 @@ shards = sorted(map(str, folder.glob("train-*")))
 print(f"The last record, {len(record):,} bytes, begins with {record[:12].hex(' ')}")
 
 # %% [markdown]
-# The library's `verify` reads your shards, compares every checksum and decodes every image:
+# The library's `verify` compares every checksum and decodes every image:
 
 # %% language="bash" magic_args="-e"
 # ls $SHARDS | tail -n 3
@@ -186,7 +186,7 @@ print(f"The last record, {len(record):,} bytes, begins with {record[:12].hex(' '
 # python -m data_prep.verify --quiet $SHARDS | tail -n 2
 
 # %% [markdown]
-# The warning says that there are no validation shards: you wrote none. (The notes are about grey images.) The pairs of numbers are from the first index: each record's offset and size. [DALI, in rung 3 of notebook 05, needs this index](../docs/troubleshooting.md#dali-cannot-read-a-tfrecord-the-index-is-empty-or-missing).
+# The warning says that there are no validation shards: you wrote none. (The notes are about grey images.) The pairs of numbers are each record's offset and size, from the first index. [DALI, in rung 3 of notebook 05, needs this index](../docs/troubleshooting.md#dali-cannot-read-a-tfrecord-the-index-is-empty-or-missing).
 #
 # **Your turn.** Write the function that reads a shard back. The next cell checks it, reads the first record, and flips one bit of its *length*. **Predict:** what would a reader do without the checksum of the length?
 
@@ -219,7 +219,7 @@ if TF:
 # %% [markdown]
 # Without the checksum, a reader would ask for a terabyte. A checksum catches any single flipped bit, but no misunderstanding: in the talk's schema, labels start at 0. A program that expects 1 is off by one, often without an error.
 #
-# What do you gain from shards if opening a file is slow? The next cell computes it, with assumed values; add those of your disk. **Predict:** on a hard disk, how many times faster is it to read from a shard? Which disk feeds an H100 (4,875 images/s) from files?
+# What do you gain from shards if opening a file is slow? The next cell computes it, with assumed values. **Predict:** on a hard disk, how many times faster is it to read from a shard? Which disk feeds an H100 (4,875 images/s) from files?
 
 # %%
 guess = None  # for the hard disk
@@ -269,7 +269,7 @@ class Shards(torch.utils.data.IterableDataset):
 
 
 # %% [markdown]
-# The next cell starts the workers and feeds a simulated device, which sleeps for as long as a real one would compute (`device` is its speed). If you have a GPU, it stays idle. In each cell that calls `measure`, **predict** the speed-up: in this one, over the Python loop. The two inputs take turns; the printed ratio is the median of the turns' ratios, not the ratio of the two speeds. It is clear if there are at least five turns, all on the same side of 1.
+# The next cell starts the workers and feeds a simulated device, which sleeps for as long as a real one would compute (`device` is its speed). If you have a GPU, it stays idle. In each cell that calls `measure`, **predict** the speed-up: in this one, over the Python loop. The two inputs take turns; the printed ratio is the median of the turns' ratios, not the ratio of the two speeds. A difference is clear if there are at least five turns, all on the same side of 1.
 
 # %%
 photos = Shards(rank=0, size=1)
@@ -316,7 +316,7 @@ measure("PyTorch workers", guess)
 print(f"The device alone: {device:,.0f} images/s")
 
 # %% [markdown]
-# A speed-up above the number of cores is possible: the workers also work during the device's step.
+# The speed-up can exceed the number of cores: the workers also work during the device's step.
 #
 # ## tf.data, one stage at a time
 #
@@ -430,7 +430,7 @@ if TF:
 # - **Shuffle with one seed, shard** is right but wasteful: each rank reads all records and drops seven of every eight.
 # - **Shard, shuffle** is right and cheap. Shard the *file names*, before anything is read. If shards differ in size, `.take(steps)` gives all ranks the same number of steps. Each rank sees the same eighth in every epoch, unless you reshuffle the files with a common seed.
 #
-# **Your turn.** Put the stages together, for one rank of many: which order do `batch`, `interleave`, `map`, `prefetch`, `shard` and `shuffle` need? (`interleave` reads several shards at a time, which hides the latency of a network; `shuffle` should hold JPEGs of 100 KB, not crops of 150 KB or, as floats, 600 KB.) `decode_crop` above returns an image and its label. `tf.data.AUTOTUNE` lets tf.data choose a buffer size or `num_parallel_calls`.
+# **Your turn.** Put the stages together, for one rank of many: which order do `batch`, `interleave`, `map`, `prefetch`, `shard` and `shuffle` need? (`interleave` reads several shards at a time, which hides the latency of a network; `shuffle` should hold JPEGs of 100 KB, not crops of 150 KB.) `decode_crop` above returns an image and its label. `tf.data.AUTOTUNE` lets tf.data choose a buffer size or `num_parallel_calls`.
 #
 # The next cell checks your function on small shards; then it and `+ prefetch` take turns. **Predict:** do `interleave` and AUTOTUNE change the speed?
 
@@ -450,7 +450,7 @@ if TF:
     measure("pipeline", guess, before="+ prefetch")
 
 # %% [markdown]
-# The inputs, with the share of time in which they keep the device busy. Those with a dark bar work while it computes. Each bar shows the last turns in which the input was measured (so compare inputs by the ratios above). The further left of the dashed line it ends, the longer **the device waits for its input**; within a few percent of it, the input keeps up.
+# The inputs, with the share of time in which they keep the device busy. Those with a dark bar work while it computes. Bars show each input's last turns, so compare inputs by the ratios above. The further left of the dashed line a bar ends, the longer **the device waits for its input**; within a few percent of it, the input keeps up.
 
 # %%
 speed = {name: float(np.median(values)) for name, values in timed.items()}
@@ -563,4 +563,4 @@ if TF:
 # - TFRecord replaces many small files with a few large ones. Its checksums detect damaged records, but not misread features. For PyTorch, shards can also be tar files ([WebDataset](https://github.com/webdataset/webdataset)) or MDS ([MosaicML Streaming](https://github.com/mosaicml/streaming)).
 # - Give every shard to one worker of one rank, before anything shuffles. Shuffle across the classes when you write the shards.
 #
-# **Try it:** predict which stages keep a V100 in FP32 (same table: 400.2 images/s) busy, then call `rate(name, batch_size / 400.2)` in a new cell. Or set `antialias=False` in `decode_crop`, which selects a simpler kernel, and run the cells from there on again: does the ranking of tf.data and PyTorch's workers change?
+# **Try it:** predict which stages keep a V100 in FP32 (same table: 400.2 images/s) busy, then call `rate(name, batch_size / 400.2)` in a new cell. Or set `antialias=False` in `decode_crop`, and run the cells from there on again: does the ranking of tf.data and PyTorch's workers change?
