@@ -50,7 +50,7 @@ random.seed(seed)
 #
 # The talk behind this course, *AV Datasets & Multi-GPU Training* (2018), ends its first recipe with a warning: *"Your new bottleneck is likely the data pipeline now!"* Eight GPUs consume about seven times as many images per second as one, from the same CPU and disk. In the recipe, a Python loop prepares the images; the next cell times one.
 #
-# **Predict:** how many such loops have to run in parallel to keep one V100 busy (1,443 images/s)? (This is the *Total IPS*, data and computation together, of [NVIDIA's ResNet-50 v1.5 for MXNet, container 18.12](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5).)
+# **Predict:** how many such loops have to run in parallel to keep one V100 busy (1,443 images/s)? (It is the *Total IPS* of [NVIDIA's ResNet-50 v1.5 for MXNet, container 18.12](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5).)
 
 # %%
 paths = sorted((session.data_root / "train").rglob("*.jpg"))
@@ -92,9 +92,10 @@ print(f"You predicted {loops or '?'} for one V100")
 # %% [markdown]
 # ## Many small files
 #
-# ImageNet is 1.3 million files. Each has to be opened, read and closed. **Predict:** what share of the loop's time does that take, and which takes longer, decoding or resizing?
+# ImageNet is 1.3 million files, each to be opened, read and closed. **Predict:** what percentage of the loop's time does that take, and which takes longer, decoding or resizing?
 
 # %%
+guess = None  # the percentage for opening, reading and closing
 some = random.sample(paths, min(96, len(paths)))
 
 
@@ -109,6 +110,7 @@ parts = {
     "open, read, close": (Path.read_bytes, some),
     "decode": (decode, jpegs),
     "crop, resize": (crop, images),
+    "all in one": (lambda path: crop(Image.open(path)), some),
 }
 spent = np.empty((rounds, len(parts)))
 for turn in spent:
@@ -119,16 +121,17 @@ for turn in spent:
         turn[number] = time.perf_counter() - begin
 each = np.median(spent, axis=0)
 for name, seconds in zip(parts, each, strict=True):
-    print(f"{name:17} {1e6 * seconds / len(some):6,.0f} µs, {seconds / each.sum():.1%}")
+    print(f"{name:17} {1e6 * seconds / len(some):6,.0f} µs, {seconds / each[-1]:.1%}")
+print(f"You predicted {guess or '?'}% for the first line")
 
 # %% [markdown]
-# If your files are cached in memory, reading them is nearly free. (Notebook 02's trace shows how long training waits for its input; this split shows why.)
+# If your files are cached in memory, reading them is nearly free. (Timed apart, the parts need not add up to the whole.)
 #
-# There are two remedies: **store** the images so that a few large reads suffice (TFRecord), and **decode** on all cores while the device computes (worker processes, tf.data).
+# Two remedies: if files are *not* cached, **store** the images so that a few large reads suffice (TFRecord); in any case, **decode** on all cores while the device computes (worker processes, tf.data).
 #
 # ## Write shards
 #
-# A data set is split into several TFRecord files, called *shards*. A shard is a sequence of records:
+# A data set becomes several TFRecord files, called *shards*. Each is a sequence of records:
 #
 # | bytes | content |
 # |---|---|
@@ -137,9 +140,9 @@ for name, seconds in zip(parts, each, strict=True):
 # | *length* | the data: a `tf.train.Example`, a message of named features |
 # | 4 | checksum of the data |
 #
-# All numbers are little-endian. Each checksum is a *masked* CRC-32C: rotated by 15 bits, with a constant added. Feature names and labels follow TensorFlow's ImageNet scripts: there, labels **start at 1** (0 is the background).
+# All numbers are little-endian. Each checksum is a *masked* CRC-32C. Feature names and labels follow TensorFlow's ImageNet scripts: there, labels **start at 1** (0 is the background).
 #
-# **Your turn.** Write the function that makes a record. The cell after yours checks it, shuffles the JPEGs across classes, and copies them into shards: eight, or more if you have more than eight cores.
+# **Your turn.** Write the function that makes a record. The cell after yours checks it, shuffles the JPEGs across classes, and copies them into eight shards or more.
 
 # %%
 from rn50lib.data.tfrecord import masked_crc
@@ -174,23 +177,23 @@ shards = sorted(map(str, folder.glob("train-*")))
 print(f"The last record, {len(record):,} bytes, begins with {record[:12].hex(' ')}")
 
 # %% [markdown]
-# The library's `verify` reads your shards, compares every checksum and decodes every image:
+# The library's `verify` compares every checksum and decodes every image:
 
 # %% language="bash" magic_args="-e"
-# ls $SHARDS | tail -3
-# head -3 $SHARDS/index/train-00000-of-*.idx
+# ls $SHARDS | tail -n 3
+# head -n 3 $SHARDS/index/train-00000-of-*.idx
 # set -o pipefail
 # python -m data_prep.verify --quiet $SHARDS | tail -n 2
 
 # %% [markdown]
-# The warning says that there are no validation shards: you wrote none. (The notes are about grey images.) The pairs of numbers are from the first index: each record's offset and size. [DALI, in rung 3 of notebook 05, needs this index](../docs/troubleshooting.md#dali-cannot-read-a-tfrecord-the-index-is-empty-or-missing).
+# The warning says that there are no validation shards: you wrote none. (The notes are about grey images.) The pairs of numbers are each record's offset and size, from the first index. [DALI, in rung 3 of notebook 05, needs this index](../docs/troubleshooting.md#dali-cannot-read-a-tfrecord-the-index-is-empty-or-missing).
 #
-# **Your turn.** Write the function that reads a shard back. The next cell checks it, reads the first record, and flips one bit of the file. **Predict:** who notices, your function or TensorFlow?
+# **Your turn.** Write the function that reads a shard back. The next cell checks it, reads the first record, and flips one bit of its *length*. **Predict:** what would a reader do without the checksum of the length?
 
 
 # %%
 def read(path):
-    """Yield the data of each record; raise ValueError if a checksum is wrong or missing."""
+    """Yield the data of each record; raise ValueError if a checksum is wrong."""
     return None  # your code: struct.unpack, masked_crc
 
 
@@ -198,8 +201,9 @@ def read(path):
 read = nb04.check_read(read)
 first = next(iter(read(shards[0])))
 damaged = bytearray(Path(shards[0]).read_bytes())
-damaged[len(first) // 2] ^= 1
+damaged[5] ^= 1
 Path("damaged").write_bytes(damaged)
+print(f"The length is {len(first):,}, damaged {int.from_bytes(damaged[:8], 'little'):,} bytes")
 try:
     next(iter(read("damaged")))
 except ValueError as error:
@@ -207,40 +211,30 @@ except ValueError as error:
 if TF:
     features = tf.train.Example.FromString(first).features.feature
     print(f"{LABEL}: {features[LABEL].int64_list.value[0]}")
-    print(f"{IMAGE}: {len(features[IMAGE].bytes_list.value[0]):,} bytes")
     try:
         next(iter(tf.data.TFRecordDataset("damaged")))
     except tf.errors.DataLossError as error:
         print("TensorFlow:", type(error).__name__)
 
 # %% [markdown]
-# Both notice: the checksum catches any single flipped bit. It cannot catch a misunderstanding: in the talk's schema, labels start at 0. A program that expects 1 is off by one for every image, often without an error.
+# Without the checksum, a reader would ask for a terabyte. A checksum catches any single flipped bit, but no misunderstanding: in the talk's schema, labels start at 0. A program that expects 1 is off by one, often without an error.
 #
-# What do shards gain if opening a file is slow? The next cell simulates a hard disk: typically 10 ms for each file, and 150 MB/s. **Predict:** how many times as fast is reading from a shard?
+# What do you gain from shards if opening a file is slow? The next cell computes it, with assumed values. **Predict:** on a hard disk, how many times faster is it to read from a shard? Which disk feeds an H100 (4,875 images/s) from files?
 
 # %%
-guess = None  # your number
-
-
-def wait_for_disk(path):
-    """Wait as long as a hard disk takes for a file."""
-    time.sleep(0.01 + Path(path).stat().st_size / 150e6)
-
-
-begin = time.perf_counter()
-for path in some:
-    wait_for_disk(path)
-file_s = (time.perf_counter() - begin) / len(some)
-begin = time.perf_counter()
-wait_for_disk(shards[0])
-shard_s = (time.perf_counter() - begin) / sum(1 for _ in read(shards[0]))
-print(f"{1 / file_s:,.0f} images/s from files, {1 / shard_s:,.0f} from a shard:", end=" ")
-print(f"{file_s / shard_s:.1f}; you predicted {guess or '?'}")
+guess = None  # for the hard disk
+disks = {"hard disk": (0.01, 150e6), "NVMe SSD": (0.0001, 3e9)}  # s to open a file, bytes/s
+size = np.mean([path.stat().st_size for path in paths])
+for name, (open_s, speed) in disks.items():
+    file_s, shard_s = (open_s / n + size / speed for n in (1, len(paths) / len(shards)))
+    print(f"{name:9} {1 / file_s:6,.0f} images/s from files, {1 / shard_s:6,.0f}", end=" ")
+    print(f"from a shard: {file_s / shard_s:.1f}")
+print(f"You predicted {guess or '?'}")
 
 # %% [markdown]
 # ## Worker processes in PyTorch
 #
-# For data that is read from front to back, PyTorch has the `IterableDataset`: several worker processes each read some of the shards with your `read` and decode with Pillow. Nothing splits the shards for you, as a sampler splits a `Dataset` with `__getitem__`: workers and ranks (notebook 03) that ignore their number each read everything.
+# For data that is read from front to back, PyTorch has the `IterableDataset`: several worker processes each read some of the shards with your `read` and decode with Pillow. A sampler splits a `Dataset` with `__getitem__` among ranks. Nothing does this for an `IterableDataset`: each worker on each rank (notebook 03) reads everything unless it picks its own shards.
 #
 # **Your turn.** Every shard needs exactly one reader among all workers of all ranks, and the ranks need equal shares, as they take the same number of steps.
 
@@ -258,7 +252,7 @@ my_shards = nb04.check_my_shards(my_shards)
 
 
 class Shards(torch.utils.data.IterableDataset):
-    """An endless stream of a rank's crops and labels, from 0; to train, add a shuffle buffer."""
+    """An endless stream of a rank's crops and labels (from 0). To train, add a shuffle buffer."""
 
     def __init__(self, rank, size):
         self.rank, self.size = rank, size
@@ -274,13 +268,8 @@ class Shards(torch.utils.data.IterableDataset):
                     yield image, features[LABEL][0] - 1
 
 
-for rank in range(2):  # of 2, with two workers each
-    mine = [shard for worker in range(2) for shard in my_shards(shards, rank, 2, worker, 2)]
-    images = sum(1 for shard in mine for _ in read(shard))
-    print(f"Rank {rank} of 2 reads {images:,} of {len(paths):,} images in {len(mine)} shards")
-
 # %% [markdown]
-# The next cell starts the workers and feeds a simulated device, which sleeps for as long as a real one would compute (`device` is its speed). A GPU that you have stays idle: only the input is measured. In each cell with a `guess`, **predict** the speed-up: in this one, over the Python loop. The two inputs take turns; a difference counts as clear if there are at least five turns and all agree.
+# The next cell starts the workers and feeds a simulated device, which sleeps for as long as a real one would compute (`device` is its speed). If you have a GPU, it stays idle. In each cell that calls `measure`, **predict** the speed-up: in this one, over the Python loop. The two inputs take turns; the printed ratio is the median of the turns' ratios, not the ratio of the two speeds. A difference is clear if there are at least five turns, all on the same side of 1.
 
 # %%
 photos = Shards(rank=0, size=1)
@@ -289,22 +278,22 @@ loader = torch.utils.data.DataLoader(
 )  # fork: workers need Shards, which is defined here
 # if you run this cell again, run those below it, too
 stages = {"Python loop": python_loop(), "PyTorch workers": iter(loader)}
-ahead = {"PyTorch workers": 2 * cores}  # batches that are ready before the clock starts
+ahead = {"PyTorch workers"}  # inputs that work during the device's step
 timed = {}
 
 
 def rate(name, compute_s=batch_size / device):
     """Return images/s when feeding a device that takes `compute_s` seconds per batch."""
-    batches, ready = iter(stages[name]), ahead.get(name, 0)
+    batches, ready = iter(stages[name]), 2 * cores if name in ahead else 0
     for _ in range(1 + ready):
         next(batches)
-    count = session.batches * (cores if ready else 1)  # those that work ahead use all cores
+    count = session.batches * (1 if name in ("Python loop", "tf.data") else cores)
     begin = time.perf_counter()
     for _ in range(count):
         done = time.perf_counter() + compute_s
         if not ready:
             time.sleep(compute_s)
-        next(batches)  # of those that work ahead: while the device computes
+        next(batches)  # inputs that work ahead do so while the device computes
         time.sleep(max(0, done - time.perf_counter()))
     seconds = time.perf_counter() - begin
     time.sleep(seconds * ready / count)  # the workers refill before the next turn
@@ -312,13 +301,13 @@ def rate(name, compute_s=batch_size / device):
 
 
 def measure(name, guess, before="Python loop"):
-    """Let two stages take turns; print speeds and your guess, return the ratio."""
+    """Let two inputs take turns; print their speeds, the ratio and your guess."""
     turns = np.array([(rate(before), rate(name)) for _ in range(rounds)])
     timed[before], timed[name] = turns.T
     old, new = np.median(turns, axis=0)
     gain = workshop.ratio(turns[:, 1] / turns[:, 0])
-    print(f"{before} {old:.0f}, {name} {new:.0f} images/s: {gain}; you predicted {guess or '?'}")
-    return gain
+    print(f"{before} {old:.0f}, {name} {new:.0f} images/s; turn by turn {gain};", end=" ")
+    print(f"you predicted {guess or '?'}")
 
 
 rate("PyTorch workers")  # the first batches take longer
@@ -327,13 +316,13 @@ measure("PyTorch workers", guess)
 print(f"The device alone: {device:,.0f} images/s")
 
 # %% [markdown]
-# A speed-up above the number of cores is possible: the workers also work during the device's step.
+# The speed-up can exceed the number of cores: the workers also work during the device's step.
 #
 # ## tf.data, one stage at a time
 #
-# You describe the work once; tf.data then runs it in its own threads, without Python. Predict each stage's speed-up over the one before.
+# You describe the work once; tf.data then runs it in its own threads, without Python.
 #
-# **Read, shuffle, parse, decode, batch.** The JPEG's header gives the image's size, so the box can be drawn before decoding. libjpeg-turbo stops at the last row of the box, and skips the inverse DCT of most blocks outside it. These steps run one after the other, and the device waits meanwhile. Is that faster than the Python loop?
+# **Read, shuffle, parse, decode, batch.** The JPEG's header gives the image's size, so the box can be chosen before decoding, which then skips most of what is outside. These steps run one after the other, while the device waits. Is that faster than the Python loop?
 
 # %%
 if TF:
@@ -367,14 +356,14 @@ if TF:
     measure("tf.data", guess)
 
 # %% [markdown]
-# If tf.data gained little, that is because Pillow also works in C. **Parallel map** decodes up to *n* images at a time on *n* cores. The wait for the device remains, which bounds the speed-up; the cell prints the bound.
+# Pillow works in C, too, so tf.data saves little by avoiding Python. **Parallel map** decodes up to *n* images at a time on *n* cores. The wait for the device remains, except that the map makes up to *n* images meanwhile. The cell prints this bound.
 #
 # **Your turn.** Write this stage and the next, in one line each.
 
 
 # %%
 def parallel_map(records):
-    """Return batches of crops, made `cores` at a time."""
+    """Return batches of crops in the records' order, made `cores` at a time."""
     return None  # your code: one line of the cell above, changed
 
 
@@ -382,15 +371,16 @@ if TF:
     parallel_map = nb04.check_stage(parallel_map, decode_crop, cores, batch_size)
     stages["+ parallel map"] = parallel_map(records)
     guess = None  # your number
-    gain = measure("+ parallel map", guess, before="tf.data")
+    measure("+ parallel map", guess, before="tf.data")
     old, wait = 1 / np.median(timed["tf.data"]), 1 / device  # seconds per image
-    bound = old / ((old - wait) / cores + wait)
-    print(f"At most {bound:.2f}, if everything but the wait gets {cores} times as fast")
-    if gain.high < bound:
-        print("Reading, shuffling and copying into a batch still run on one thread.")
+    late = 1 - min(cores / batch_size, 1)  # share of a batch that is made after the wait
+    bound = old / (late * (old - wait) / cores + wait)
+    print(f"At most {bound:.2f}, if n cores are n times as fast as one")
 
 # %% [markdown]
-# **Prefetch** prepares batches while the device works, so that only the longer of the two counts.
+# Below the bound? Reading, shuffling and copying still use one thread, and *n* busy cores may be less than *n* times as fast as one.
+#
+# **Prefetch** prepares whole batches while the device works, so a step takes only as long as the slower of the two.
 
 
 # %%
@@ -402,9 +392,12 @@ def prefetch(records):
 if TF:
     prefetch = nb04.check_stage(prefetch, decode_crop, cores, batch_size)
     stages["+ prefetch"] = prefetch(records)
-    ahead["+ prefetch"] = 2
+    ahead.add("+ prefetch")
     guess = None  # your number
     measure("+ prefetch", guess, before="+ parallel map")
+    old = 1 / np.median(timed["+ parallel map"])
+    both = old / max(wait, old - wait)
+    print(f"Expected: {both:.2f}, as the device took {wait / old:.0%} of the time")
 
 # %% [markdown]
 # ### Is it right?
@@ -434,17 +427,17 @@ if TF:
 # %% [markdown]
 # - **No shard** is what the talk's recipe 2 does: every rank reads the whole file.
 # - **Shuffle, shard**: each rank shuffles with a different seed, so the eighths overlap, and about a third of the images are never read ((7/8)⁸ = 34%).
-# - **Shuffle with one seed, shard** is right, but each rank reads everything and drops seven of eight records.
+# - **Shuffle with one seed, shard** is right but wasteful: each rank reads all records and drops seven of every eight.
 # - **Shard, shuffle** is right and cheap. Shard the *file names*, before anything is read. If shards differ in size, `.take(steps)` gives all ranks the same number of steps. Each rank sees the same eighth in every epoch, unless you reshuffle the files with a common seed.
 #
-# **Your turn.** Put the stages together, for one rank of many: which order do `batch`, `interleave`, `map`, `prefetch`, `shard` and `shuffle` need? (`interleave` reads several shards at a time, which hides the latency of a network; `shuffle` should hold JPEGs of 100 KB, not crops of 150 KB or, as floats, 600 KB.) `decode_crop` above returns an image and its label. `tf.data.AUTOTUNE` lets tf.data choose a buffer size or `num_parallel_calls`.
+# **Your turn.** Put the stages together, for one rank of many: which order do `batch`, `interleave`, `map`, `prefetch`, `shard` and `shuffle` need? (`interleave` reads several shards at a time, which hides the latency of a network; `shuffle` should hold JPEGs of 100 KB, not crops of 150 KB.) `decode_crop` above returns an image and its label. `tf.data.AUTOTUNE` lets tf.data choose a buffer size or `num_parallel_calls`.
 #
-# The next cell checks your function on small shards whose labels number the images. Then it and `+ prefetch` take turns. **Predict:** do `interleave` and AUTOTUNE change the speed?
+# The next cell checks your function on small shards; then it and `+ prefetch` take turns. **Predict:** do `interleave` and AUTOTUNE change the speed?
 
 
 # %%
 def pipeline(shards, rank, size, batch, seed):
-    """Return one rank's full batches (images, labels) as a dataset; each pass has a new order."""
+    """Return one rank's full batches (images, labels) as a dataset, in a new order on each pass."""
     return None  # your code
 
 
@@ -452,23 +445,26 @@ def pipeline(shards, rank, size, batch, seed):
 if TF:
     pipeline = nb04.check_pipeline(pipeline, decode_crop)
     stages["pipeline"] = pipeline(shards, 0, 1, batch_size, seed).repeat()
-    ahead["pipeline"] = 2 * cores  # before the clock starts, AUTOTUNE needs some batches
+    ahead.add("pipeline")
     guess = None  # your number
     measure("pipeline", guess, before="+ prefetch")
 
 # %% [markdown]
-# All inputs in one figure. `PyTorch workers`, `+ prefetch` and `pipeline` work while the device computes; with the others, it waits. Each bar shows the input's last turns. If it ends left of the dashed line, **the device waits for its input**.
+# The inputs, with the share of time in which they keep the device busy. Those with a dark bar work while it computes. Bars show each input's last turns, so compare inputs by the ratios above. The further left of the dashed line a bar ends, the longer **the device waits for its input**; within a few percent of it, the input keeps up.
 
 # %%
 speed = {name: float(np.median(values)) for name, values in timed.items()}
 fig, ax = plt.subplots(figsize=(9, 3.8), layout="constrained")
-workshop.ranges(ax, timed, "input")
+shares = {f"{name}: {speed[name] / device:.0%}": values for name, values in timed.items()}
+workshop.ranges(ax, shares, "input")
+for name, bar in zip(timed, ax.patches, strict=True):
+    bar.set_alpha(1 if name in ahead else 0.4)
 ax.axvline(device, color="black", ls="--")
 ax.text(device, -0.6, "the device alone ", ha="right")
 best = max(speed, key=speed.get)
 busy = speed[best] / device
 session.note("busy", 100 * busy, "%", "time in which the device is busy, at best")
-title = f"The fastest input, {best}, keeps the device busy {busy:.0%} of the time"
+title = f"The device is busy {busy:.0%} of the time, at best ({best})"
 ax.set(title=title, xlabel="images/s, 224 px: median, and a dot per turn")
 found = ", ".join(f"{name} {value:.0f}" for name, value in speed.items())
 workshop.figure(fig, alt=f"Images/s with a device of {device:,.1f}: {found}.")
@@ -476,16 +472,19 @@ workshop.figure(fig, alt=f"Images/s with a device of {device:,.1f}: {found}.")
 # %% [markdown]
 # ## Which input, and how many cores?
 #
-# Now there is no device, and the inputs that work ahead take turns. Divide a device's images/s by those of one core: that many cores keep it busy, if the speed grows linearly with the cores and training needs none. **Predict** whether tf.data is faster than PyTorch's workers, and how many cores one H100 needs.
+# Now the inputs that work ahead take turns without a device. A device's images/s divided by those of one core is the number of cores that keep it busy, if the speed grows linearly with the cores. **Predict** whether tf.data is faster than PyTorch's workers, and whether one H100 needs as many cores as loops at the top.
 
 # %% tags=["results"]
+guess = None  # cores for one H100, with PyTorch's workers
 h100 = session.results["input.h100.synthetic"].value
-turns = np.array([[rate(name, compute_s=0) for name in ahead] for _ in range(rounds)])
-for name, all_cores in zip(ahead, np.median(turns, axis=0), strict=True):
+names = [name for name in timed if name in ahead]
+turns = np.array([[rate(name, compute_s=0) for name in names] for _ in range(rounds)])
+for name, all_cores in zip(names, np.median(turns, axis=0), strict=True):
     print(f"{name}: {all_cores / cores:,.0f} images/s per core;", end=" ")
     print(f"one H100 (recorded) needs {cores * h100 / all_cores:.1f} cores")
+print(f"You predicted {guess or '?'}; {h100 * loop_s:.1f} loops")
 if TF:
-    over = workshop.ratio(turns[:, 2] / turns[:, 0])
+    over = workshop.ratio(turns[:, -1] / turns[:, 0])
     print(f"pipeline over PyTorch workers: {over}")
     if not over.clear:
         print("No clear difference: use the input of your framework.")
@@ -496,14 +495,15 @@ if TF:
 session.expect({f"input.h100.{way}": None for way in ("synthetic", "dali", "tfrecord")})
 
 # %% [markdown]
-# These are cores for one GPU; eight in a server share some 100 to 200. DALI (notebook 05) decodes on the GPU instead: the recorded H100 then loses only a tenth of its speed (4,424 of 4,875).
+# Busy cores can slow each other down, and workers also copy batches. These are cores for one GPU, and training needs some, too; eight GPUs in a server share some 100 to 200. DALI (notebook 05) decodes on the GPU instead: that frees the cores and costs the recorded H100 a tenth of its speed (4,424 of 4,875).
 #
 # ## How good is a shuffle buffer?
 #
-# An image can come at most one buffer length earlier than in the file. In the next cell, the file is sorted by class. **Predict:** how many of the 12 classes does a batch of 32 contain if the buffer holds half a class? And two classes?
+# An image can come at most one buffer length earlier than in the file. In the next cell's first three rows, the file is sorted by class. **Predict:** how many of the 12 classes does a batch of 32 contain if the buffer holds half a class? And two classes?
 
 # %%
 if TF:
+    guess = "?", "?"  # your numbers
     labels = np.sort([classes.index(path.parent.name) for path in paths])
     per_class = len(labels) // len(classes)
     own = [parse_example(data)[LABEL][0] for shard in shards for data in read(shard)]
@@ -516,13 +516,14 @@ if TF:
         stream = tf.data.Dataset.from_tensor_slices(order).shuffle(size, seed).batch(32, True)
         mixed = np.mean([len(set(batch)) for batch in stream.as_numpy_iterator()])
         print(f"{name:12} buffer {size:5,}: {mixed:4.1f} of {len(classes)} classes in a batch")
+    print("You predicted", *guess)
 
 # %% [markdown]
-# Notebook 02 showed what sorted batches do to batch norm. A large buffer costs memory on every rank. So shuffle **once, when you write the shards**, as you did; a small buffer is then enough: compare the last two lines.
+# Notebook 02 showed what sorted batches do to batch norm. A large buffer costs memory on every rank. So shuffle **once, when you write the shards**, as you did; a small buffer is then enough.
 #
-# ## A bug that stays silent
+# ## Random numbers in a graph
 #
-# The talk's recipe 2 rotates images by random angles, which it draws with NumPy in the function that builds the graph. The next cell draws angles in a tf.data `map`, with NumPy and with TensorFlow. **Predict** what each row shows.
+# The next cell draws angles in a tf.data `map`, with NumPy and with TensorFlow. **Predict** what each row shows.
 
 # %%
 if TF:
@@ -535,11 +536,11 @@ if TF:
         print(f"{name:10}", *(f"{float(angle):+6.1f}°" for angle in drawn))
 
 # %% [markdown]
-# NumPy draws once, when the graph is built: every image is rotated by the same angle. **Draw random numbers in the graph.**
+# NumPy draws once, when the graph is built, and nothing warns you: the talk's recipe 2 rotates every image by the same angle. **Draw random numbers in the graph.**
 #
-# ## Train from your shards in TensorFlow
+# ## Train from your shards on a slow device
 #
-# The course's library has the same training step in TensorFlow as in PyTorch: forward and backward in a `GradientTape`, one exchange of the gradients, and the update. The next cell takes a few such steps on the CPU, at 64 pixels. They read your shards through the library's own tf.data stages. **Predict** the images/s: would your `pipeline` keep up?
+# The next cell takes a few steps of the course's library in TensorFlow, on the CPU, at 64 pixels, with the library's own tf.data stages. **Predict** the images/s in the cell after it: would your `pipeline` keep up?
 
 # %% language="bash" magic_args="-e"
 # [ "$TF" ] || { echo "TensorFlow is missing: make setup WITH=tensorflow"; exit 0; }
@@ -549,17 +550,17 @@ if TF:
 
 # %%
 if TF:
+    guess = None  # your number, from before the run
     trained = json.loads(Path("tensorflow.json").read_text())["metrics"]["train.total_ips"][0]
-    print(f"After the first step, which builds the graph: {trained:.0f} images/s.")
-    print(f"Your pipeline, at 224 px, would deliver {np.median(turns[:, 2]):.0f}.")
+    print(f"After the first step: {trained:.0f} images/s; you predicted {guess or '?'}.")
+    print(f"Your pipeline, at 224 px, would deliver {np.median(turns[:, -1]):.0f}.")
 
 # %% [markdown]
 # A slow device hides a slow input: tune the input for the device that will train.
 #
 # ## Key takeaways
 #
-# - First find out whether the input is the bottleneck: the faster the device, the more likely it is.
 # - TFRecord replaces many small files with a few large ones. Its checksums detect damaged records, but not misread features. For PyTorch, shards can also be tar files ([WebDataset](https://github.com/webdataset/webdataset)) or MDS ([MosaicML Streaming](https://github.com/mosaicml/streaming)).
 # - Give every shard to one worker of one rank, before anything shuffles. Shuffle across the classes when you write the shards.
 #
-# **Try it:** predict which stages keep a V100 in FP32 (400.2 images/s) busy, then call `rate(name, batch_size / 400.2)` in a new cell. Or set `antialias=False` in `decode_crop`, which selects a simpler kernel, and run the cells from there on again: does the ranking of tf.data and PyTorch's workers change?
+# **Try it:** predict which stages keep a V100 in FP32 (same table: 400.2 images/s) busy, then call `rate(name, batch_size / 400.2)` in a new cell. Or set `antialias=False` in `decode_crop`, and run the cells from there on again: does the ranking of tf.data and PyTorch's workers change?

@@ -84,14 +84,21 @@ def sentence(text: str) -> str:
 
 def pasteable(function: Function, name: str) -> str:
     """Return a function's code under another name, and without types, which may not be imported."""
-    code = textwrap.dedent(inspect.getsource(function))
-    (tree,) = ast.parse(code).body
-    assert isinstance(tree, ast.FunctionDef)
-    for argument in ast.walk(tree.args):
-        if isinstance(argument, ast.arg):
-            argument.annotation = None
-    body = code.splitlines()[tree.body[0].lineno - 1 :]
-    return "\n".join([f"def {name}({ast.unparse(tree.args)}):", *body])
+    return without_types(textwrap.dedent(inspect.getsource(function)), name)
+
+
+def without_types(code: str, name: str) -> str:
+    """Return a function's code under another name, without the types of arguments and results."""
+    lines, (tree,) = code.splitlines(), ast.parse(code).body
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    for node in functions[::-1]:  # from the inside, so that the lines before keep their numbers
+        for argument in ast.walk(node.args):
+            if isinstance(argument, ast.arg):
+                argument.annotation = None
+        called = name if node is tree else node.name
+        head = f"{' ' * node.col_offset}def {called}({ast.unparse(node.args)}):"
+        lines[node.lineno - 1 : node.body[0].lineno - 1] = [head]
+    return "\n".join(lines[tree.lineno - 1 :])
 
 
 def show_folded(code: str, hint: str = "") -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.tfrecordwriter import format_index, frame_record, serialize_example, write_records
+from data_prep.tfrecordwriter import format_index, serialize_example, write_records
 from rn50lib.data.tfrecord import IMAGE, LABEL, index_path, masked_crc
 from workshop.checks.compare import Mistake, refuse, wrong
 from workshop.checks.engine import own_frame
@@ -25,6 +25,12 @@ FORMAT = (
     "A length takes 8 bytes, `<Q`, a checksum 4, `<I`. The data, which may be empty, come after 12"
     " bytes, 4 bytes before the next record. At the end of the file, `file.read` returns b''."
 )
+
+
+def frame_record(data: bytes) -> bytes:
+    """Return the bytes of a record: the data with its length and the two checksums."""
+    size = struct.pack("<Q", len(data))
+    return size + struct.pack("<I", masked_crc(size)) + data + struct.pack("<I", masked_crc(data))
 
 
 def read(path: str) -> Iterator[bytes]:
@@ -87,25 +93,35 @@ def check_my_shards(yours: Function) -> Function:
 
 
 def check_stage(
-    yours: Function, decode_crop: Callable[[Any], Any], cores: int, batch: int
+    yours: Function, decode_crop: Callable[[Any], Any], cores: int, batch_size: int
 ) -> Function:
     """Return a learner's `parallel_map` or `prefetch` if it is right, else the finished one."""
 
     def parallel_map(records: Any) -> Any:
-        """Return batches of crops, made `cores` at a time."""
-        return records.map(decode_crop, num_parallel_calls=cores).batch(batch)
+        """Return batches of crops in the records' order, made `cores` at a time."""
+        return records.map(decode_crop, num_parallel_calls=cores).batch(batch_size)
 
     def prefetch(records: Any) -> Any:
         """Return the same batches, two of them prepared ahead."""
         return parallel_map(records).prefetch(2)
 
     finished = prefetch if yours.__name__ == "prefetch" else parallel_map
-    judge = functools.partial(judge_stage, yours, batch)
+    judge = functools.partial(judge_stage, yours, batch_size, cores)
     hint = "`map` takes num_parallel_calls; the dataset that `batch` returns has a `prefetch`."
     return choose(finished.__name__, yours, finished, judge, show=hint)
 
 
-def judge_stage(yours: Function, batch: int) -> str:
+def calls_of(dataset: Any, stage: str) -> list[int]:
+    """Return how many calls each stage of a kind makes at a time: 0 in turn, -1 for AUTOTUNE."""
+    found = []
+    while dataset is not None:
+        if stage in type(dataset).__name__:
+            found.append(int(getattr(dataset, "_num_parallel_calls", 0)))
+        dataset = getattr(dataset, "_input_dataset", None)
+    return found
+
+
+def judge_stage(yours: Function, batch: int, cores: int = 2) -> str:
     import tensorflow as tf
 
     with tempfile.TemporaryDirectory() as folder:
@@ -113,18 +129,19 @@ def judge_stage(yours: Function, batch: int) -> str:
         if made is None:
             raise NotImplementedError
         read = [np.ravel(labels).tolist() for _, labels in batches_of(made, SHARDS * EACH)]
-    slow, ahead = what_is_slow(yours, made, draws=True), yours.__name__ == "prefetch"
+    last, ahead = type(made).__name__, yours.__name__ == "prefetch"
     whole = list(range(SHARDS * EACH))
     refuse(
         ([n for numbers in read for n in numbers] != whole[: sum(map(len, read))],
          "The images are not those of the records, in order.", "Use `map` and `batch` only."),
         (not read or len(read[0]) != min(batch, len(whole)), f"The batches have"
          f" {len(read[0]) if read else 0} images.", "Use .batch(batch_size), after `map`."),
-        ("num_parallel_calls" in slow, "`map` makes one crop at a time.",
+        ({0, min(cores, 2) - 1} & {*calls_of(made, "Map")}, "`map` makes one crop at a time.",
          "Pass num_parallel_calls=cores."),
-        (ahead and "prefetch" in slow, "It prepares no batches ahead.",
+        (ahead and "Prefetch" not in last, "It prepares no batches ahead.",
          "Call `prefetch` of what parallel_map returns."),
-        (not ahead and "prefetch" not in slow, "It prefetches, too.", "That is the next stage."),
+        (not ahead and calls_of(made, "Prefetch"), "It prefetches, too.",
+         "That is the next stage."),
     )  # fmt: skip
     return f"`{yours.__name__}` is right: the notebook uses yours."
 
@@ -136,7 +153,7 @@ def check_pipeline(yours: Function, decode_crop: Callable[[Any], Any]) -> Functi
     """
 
     def pipeline(shards: Sequence[str], rank: int, size: int, batch: int, seed: int) -> Any:
-        """Return one rank's full batches as a dataset; each pass has a new order."""
+        """Return one rank's full batches as a dataset, in a new order on each pass."""
         import tensorflow as tf
 
         auto = tf.data.AUTOTUNE
@@ -300,6 +317,8 @@ def _judge_stages(yours: Function, shards: list[str]) -> str:
             raise
     made = yours(shards, 0, RANKS, BATCH, 0)
     remarks = what_is_slow(yours, made, draws=True)
+    if 0 in calls_of(made, "Interleave"):
+        remarks += " Slow over a network: `interleave` needs `num_parallel_calls` to read ahead."
     if small := small_buffer(read[0], ends):
         remarks += f" Weak: {small}"
     return f"`pipeline` is right: the notebook uses yours.{remarks}"

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ast
+import builtins
+import dis
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from workshop.lessons.choice import choose_by_cases, pasteable
+from workshop.lessons.choice import choose_by_cases, pasteable, without_types
+
+ROOT = Path(__file__).parents[3]
+STUBS = ("return None", "...")
 
 
 def finished(a: float, b: float) -> float:
@@ -98,3 +106,55 @@ def test_a_check_that_runs_again_says_the_same(capsys: pytest.CaptureFixture) ->
 
 def test_shown_code_has_the_learner_s_name_and_no_types() -> None:
     assert pasteable(finished, "product") == "def product(a, b):\n    return a * b"
+
+
+def names_of(code: types.CodeType, *kinds: str) -> set[str]:
+    """Return the names that instructions of some kinds use in a code and the functions in it."""
+    found = {one.argval for one in dis.get_instructions(code) if one.opname in kinds}
+    inside = [names_of(c, *kinds) for c in code.co_consts if isinstance(c, types.CodeType)]
+    return found.union(*inside)
+
+
+def shown() -> Iterator[tuple[str, str, ast.FunctionDef, str]]:
+    """Yield the lesson, name, definition and notebook of each finished function.
+
+    The notebook is that up to the cell after the one in which a learner writes the function.
+    """
+    for path in sorted((ROOT / "workshop/lessons").glob("nb*.py")):
+        tree = ast.parse(path.read_text())
+        nodes = reversed([*ast.walk(tree)])  # what is defined outermost is last
+        defined = {node.name: node for node in nodes if isinstance(node, ast.FunctionDef)}
+        names = {"all_reduce": "ring_all_reduce", "average": "average_gradient"} | {
+            ast.unparse(node.args[0]).strip("'"): ast.unparse(node.args[2])
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("choose")
+        }
+        notebook = next((ROOT / "notebooks/source").glob(f"{path.stem[2:4]}_*.py")).read_text()
+        cells = ["# %%" + cell for cell in notebook.split("\n# %%")]
+        for number, cell in enumerate(cells):
+            for node in ast.walk(ast.parse(cell)):
+                if isinstance(node, ast.FunctionDef) and ast.unparse(node.body[-1]) in STUBS:
+                    finished = defined.get(names.get(node.name, node.name))
+                    if finished:
+                        before = "\n".join(cells[: number + 2])
+                        yield path.stem[:4], node.name, finished, before
+
+
+SHOWN = list(shown())
+
+
+def test_every_lesson_shows_functions() -> None:
+    assert len({lesson for lesson, *_ in SHOWN}) == 9 and len(SHOWN) > 25
+
+
+@pytest.mark.parametrize(
+    ("finished", "notebook"),
+    [pytest.param(*rest, id=f"{lesson}-{name}") for lesson, name, *rest in SHOWN],
+)
+def test_shown_code_runs_where_it_is_pasted(finished: ast.FunctionDef, notebook: str) -> None:
+    code = compile(
+        without_types(ast.unparse(finished), finished.name), "", "exec", dont_inherit=True
+    )
+    used = names_of(code, "LOAD_GLOBAL") | names_of(code, "LOAD_NAME")
+    known = names_of(compile(notebook, "", "exec"), "STORE_NAME") | {*dir(builtins)}
+    assert used <= known

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from data_prep.tfrecordwriter import frame_record
 from rn50lib.data.tfrecord import IMAGE, LABEL, masked_crc
 from tests.workshop.checks.answers import defined
 from workshop.checks.compare import Wrong
@@ -108,6 +109,11 @@ def test_record_that_is_right_passes(old: str):
         assert nb04.check_frame_record(yours) is yours
 
 
+def test_finished_record_is_the_library_s():
+    for (data,) in nb04.RECORDS:
+        assert nb04.frame_record(data) == frame_record(data)
+
+
 def test_record_that_is_wrong_gets_a_diagnosis(capsys):
     for wrong, diagnosis, _ in nb04.FRAME_MISTAKES:
         nb04.check_frame_record(wrong)
@@ -169,12 +175,12 @@ def test_split_that_is_wrong_gets_a_diagnosis(body: str, said: str, capsys):
 STAGES = """
 def pipeline(shards, rank, size, batch, seed):
     files = tf.data.Dataset.from_tensor_slices(shards).shard(size, rank)
-    records = files.interleave(tf.data.TFRecordDataset)
+    records = files.interleave(tf.data.TFRecordDataset, num_parallel_calls=2)
     images = records.shuffle(100, seed).map(prepare, num_parallel_calls=2)
     return images.batch(batch, drop_remainder=True).prefetch(1)
 """
 SHARD = ".shard(size, rank)"
-INTERLEAVE = "\n    records = files.interleave(tf.data.TFRecordDataset)"
+INTERLEAVE = "\n    records = files.interleave(tf.data.TFRecordDataset, num_parallel_calls=2)"
 MAP = ".map(prepare, num_parallel_calls=2)"
 BATCHES = "\n    return images.batch(batch, drop_remainder=True)"
 OWN_FILES = (  # other ways to give each rank its files
@@ -214,6 +220,7 @@ def test_stage_that_is_right_passes(capsys):
     for name, body in (
         ("parallel_map", MAPPED),
         ("parallel_map", MAPPED.replace("num_parallel_calls=2", "tf.data.AUTOTUNE")),
+        ("parallel_map", MAPPED.replace("num_parallel_calls=2", "2")),
         ("parallel_map", MAPPED.replace("(16)", "(16, drop_remainder=True)")),
         ("prefetch", f"{MAPPED}.prefetch(2)"),
         ("prefetch", f"{MAPPED}.prefetch(tf.data.AUTOTUNE)"),
@@ -225,6 +232,8 @@ def test_stage_that_is_right_passes(capsys):
         assert "not written yet" in capsys.readouterr().out
         ours.__name__ = name
         assert nb04.judge_stage(ours, 16)
+    one = stage("parallel_map", MAPPED.replace("=2", "=1"))
+    assert nb04.judge_stage(one, 16, cores=1)
 
 
 @pytest.mark.slow
@@ -233,6 +242,11 @@ def test_stage_that_is_right_passes(capsys):
     ("name", "body", "said"),
     [
         ("parallel_map", MAPPED.replace(", num_parallel_calls=2", ""), "one crop at a time"),
+        ("parallel_map", MAPPED.replace("=2", "=1"), "one crop at a time"),
+        ("parallel_map", MAPPED.replace("num_parallel_calls=2", "deterministic=False"),
+         "one crop at a time"),
+        ("parallel_map", MAPPED.replace("records", "records.prefetch(2)"), "It prefetches, too"),
+        ("prefetch", MAPPED.replace("records", "records.prefetch(2)"), "no batches ahead"),
         ("parallel_map", MAPPED.replace(".batch(16)", ""), "batches have 1 images"),
         ("parallel_map", MAPPED.replace("16", "32"), "batches have 32 images"),
         ("parallel_map", f"{MAPPED}.prefetch(2)", "It prefetches, too"),
@@ -274,11 +288,12 @@ def test_pipeline_that_is_right_but_slow_or_large_passes_with_a_note(capsys):
     changes = {
         "": (".prefetch(1)", ".prefetch(2)"),
         "Slow: without `prefetch`": (".prefetch(1)", ""),
-        "Slow: without `num_parallel_calls`": (", num_parallel_calls=2", ""),
+        "Slow: without `num_parallel_calls`, `map`": ("prepare, num_parallel_calls=2", "prepare"),
         "Slow over a network": (
-            ".interleave(tf.data.TFRecordDataset)",
+            ".interleave(tf.data.TFRecordDataset, num_parallel_calls=2)",
             ".flat_map(tf.data.TFRecordDataset)",
         ),
+        "Slow over a network: `interleave`": ("Dataset, num_parallel_calls=2", "Dataset"),
         "Weak: no image comes more than": ("shuffle(100", "shuffle(2"),
         "Large: `map` comes before": (shuffled + decoded, decoded + shuffled),
         "Large: `map` comes": (decoded, decoded + shuffled),
