@@ -188,7 +188,7 @@ if rung_ranks > 1:
 workshop.ladder.figure()
 
 # %% [markdown]
-# This is the **ladder**. Left: images/s, coloured by the parts of a step; each dot is one turn. Right: the speed-up over the rung before, with your prediction; a hollow mark means no clear difference. Eight V100s reach an efficiency of 89% (published: 10,263 images/s on eight, 1,443 on one). Below 1/*n*, *n* ranks are slower than one: common on a CPU, where one rank already uses all cores.
+# This is the **ladder**. Left: images/s, coloured by the parts of a step; each dot is one turn. Right: the speed-up over the rung before, with your prediction; a hollow mark means no clear difference. Eight V100s reach an efficiency of 89% (published: 10,263 images/s on eight, 1,443 on one). Below 1/*n*, *n* ranks are slower than one: common on a CPU, where one rank uses all cores.
 #
 # Which part of a step grew most? Ranks that share a CPU's cores need *n* times as long to compute: subtract that first. If compute grew even more, hidden messages may slow it down (measured below). If communication grew, trace it below.
 #
@@ -390,7 +390,7 @@ dist.destroy_process_group()  # else a thread of Gloo can abort Python at its ex
 # %% [markdown]
 # ### Latency and bandwidth
 #
-# α is Gloo's shortest time for a small message. β is fitted to messages of at least 4 MiB, the size of buckets; smaller ones can be faster. It counts the bytes of the message, not those on a link.
+# α is Gloo's shortest time for a small message. β is fitted to messages of at least 4 MiB, the size of buckets; smaller ones can beat the line. It counts the bytes of the message, not those on a link.
 #
 # A 32 MiB message has 8,192 times the bytes of a 4 KiB message. **Predict** how many times as long it takes.
 
@@ -456,7 +456,8 @@ for layer, nbytes, at, seconds in zip(layers, bucket_bytes, full, takes, strict=
     print(f"full after {1e3 * at:6.1f} ms; α + bytes / β: {1e3 * seconds:.1f} ms")
 alone = np.median(run["alone"])
 by_turn = np.subtract(run["together"], run["alone"])
-longer, least, most = np.median(by_turn), *(1e3 * by_turn.min(), 1e3 * by_turn.max())
+longer = np.median(by_turn)
+least, most = 1e3 * by_turn.min(), 1e3 * by_turn.max()
 waiting, messages = np.median(run["parts"], axis=0)
 rows = {
     f"a backward pass takes longer with exchange ({least:.0f} to {most:.0f})": longer,
