@@ -461,7 +461,7 @@ least, most = 1e3 * by_turn.min(), 1e3 * by_turn.max()
 waiting, messages = np.median(run["parts"], axis=0)
 rows = {
     f"a backward pass takes longer with exchange ({least:.0f} to {most:.0f})": longer,
-    "- the wait for the slowest rank": waiting,
+    "- the wait of rank 0 for the slowest": waiting,
     "- messages after that": messages,
     "- the rest, such as computation that messages slow down": longer - waiting - messages,
     "the last message alone, measured": measured["messages"][-1],
