@@ -57,7 +57,7 @@ class Expected:
             parts = ["published", self.source, self.hardware]
         else:
             runs = f"{self.runs} runs" if self.runs and self.runs > 1 else ""
-            runs += " (± half their range)" if runs and self.spread else ""
+            runs += " (± half their range)" if runs and self.spread and not self.each else ""
             parts = [f"recorded on {self.hardware}", versions, self.date, runs]
         return ", ".join(part for part in parts if part)
 

@@ -142,7 +142,8 @@ def script(rung: str) -> Path:
     if not yours & {"Horovod", "DDP"}:  # either would do
         lacks = re.sub(r"\b(Horovod|DDP)\b", "Horovod or DDP", lacks)
     why = f"does not use {lacks} yet" if lacks else f"already uses {has}"
-    if {"Horovod"} == yours & {"Horovod", "DDP"} and "DDP" in needed:
+    other = {"Horovod"} == yours & {"Horovod", "DDP"} and "DDP" in needed
+    if other and chosen_library() == "ddp":
         why += " (Horovod cannot run it here: it is not built, or not for GPUs)"
     print(f"{own} {why}: using the finished {wanted.name} instead")
     return wanted

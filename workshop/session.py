@@ -88,8 +88,9 @@ class Session:
                     f" {', '.join(self.results) or 'none'}"
                 )
             item = self.results[key]
-            spread = f" ± {output.cell_text(item.spread)}" if item.spread else ""
+            spread = f" ± {output.cell_text(item.spread)}" if item.spread and not item.each else ""
             there = f"{output.cell_text(item.value)}{spread}{_unit(item.unit)}"
+            there += f" ({min(item.each):g} to {max(item.each):g})" if item.each else ""
             here = "–" if value is None else f"{output.cell_text(value)}{_unit(item.unit)}"
             rows.append([item.what, *[here] * measured, there, item.provenance])
         columns = ["", *["yours"] * measured, "recorded or published", "source"]

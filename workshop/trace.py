@@ -288,7 +288,7 @@ def draw(
     if len(lanes) == 1 and not found.gpu:
         lanes, length = stacked(found, lanes[0].name, order, of), whole
         which = f"mean of {len(found.steps)} {of}{'s' * (len(found.steps) != 1)}"
-        begin, end = 0.0, max(total(lane.spans) for lane in lanes)
+        begin, end = 0.0, 1.02 * max(total(lane.spans) for lane in lanes)
     elif exchanges:
         exposed = [span for span in clipped(timeline, begin, end) if span[2] == "exchange"]
         spent_on_it = total(clipped(exchange, begin, end))

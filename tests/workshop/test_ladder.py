@@ -223,6 +223,7 @@ def test_without_an_own_script_what_is_built_decides(
     shutil.copy(LADDER / "3_dali_horovod.py", tmp_path / "train.py")
     mine = ladder.script("3_dali")
     assert (mine == tmp_path / "train.py") == (chosen == "horovod")
+    ladder.script("3_dali_ddp")  # notebook 03 traces DDP's, too
     assert ("Horovod cannot run it here" in capsys.readouterr().out) == (chosen == "ddp")
     shutil.copy(LADDER / "3_dali_ddp.py", tmp_path / "train.py")
     assert ladder.script("3_dali") == tmp_path / "train.py"

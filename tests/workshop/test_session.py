@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 import re
@@ -111,6 +112,10 @@ def test_expect_shows_both_numbers(shown):
     a_session("ci").expect({"top1": None})
     a_session("ci").expect({"top1": 83.0})
     assert "yours" not in shown[1]["text/html"] and "not comparable" in shown[2]["text/html"]
+    each = dataclasses.replace(MEASURED, each=[83.75, 84.5, 84.5])
+    dataclasses.replace(a_session(), results={"top1": each}).expect({"top1": None})
+    text = shown[3]["text/plain"]
+    assert "84.2% (83.75 to 84.5)" in text and "half their range" not in text
 
 
 def test_paths_are_the_same_from_any_folder(tmp_path, monkeypatch, repository):

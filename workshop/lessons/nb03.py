@@ -68,6 +68,9 @@ def judge_ring(answer: Callable[[Any], Any]) -> str:
         ended = [rank for rank in ranks if rank != process_ranks.STUCK]
         refuse(("Wait timeout" in str(ended), "A rank waits for one that does not exist.",
                 "After the last rank comes rank 0: (rank + 1) % size."))  # fmt: skip
+        refuse(("item assignment" in str(ended), "A tuple of chunks cannot be assigned to.",
+                "Write chunks[i].add_(…) and chunks[i].copy_(…), not chunks[i] += … or ="
+                " …."))  # fmt: skip
         process_ranks.results_of(ended)  # an error of one rank, for which the others wait
         refuse((process_ranks.STUCK in ranks, "The ranks wait for each other forever.", NEIGHBOURS))
         judge_sums(process_ranks.results_of(ranks), **case)
@@ -131,17 +134,23 @@ def hexadecimal(value: float) -> str:
 
 # --- the learner's average ------------------------------------------------------------------------
 
-AVERAGE_MISTAKES: tuple[Mistake, ...] = (  # results of three ranks that begin with 1, 16 and 256
-    ([1.0, 16.0, 256.0], "`gradient` has not changed.",
+MEANS = (91.0, 91.0, 91.0, 8.5, 8.5)  # of three ranks that begin with 1, 16 and 256, and of two
+AVERAGE_MISTAKES: tuple[Mistake, ...] = (  # what those ranks have
+    ([1.0, 16.0, 256.0, 1.0, 16.0], "`gradient` has not changed.",
      "Write into it: `gradient /= n` changes the tensor; `gradient = gradient / n` makes a new"
      " one."),
-    ([273.0] * 3, "The result is the sum, not the mean.",
+    ([273.0] * 3 + [17.0] * 2, "The result is the sum, not the mean.",
      "Divide in place: gradient /= dist.get_world_size()."),
-    ([136.5] * 3, "You divide by 2, whatever the number of ranks.",
+    ([136.5] * 3 + [8.5] * 2, "You divide by 2, whatever the number of ranks.",
      "Divide by dist.get_world_size()."),
-    ([1 / 3, 16 / 3, 256 / 3], "Each rank divides its own gradient; none is exchanged.",
+    ([91.0] * 3 + [17 / 3] * 2, "You divide by 3, whatever the number of ranks.",
+     "Divide by dist.get_world_size()."),
+    ([91.0] * 3 + [8.0] * 2, "You round the mean down.",
+     "`//` divides whole numbers: use `/`."),
+    ([1 / 3, 16 / 3, 256 / 3, 1 / 2, 8.0], "Each rank divides its own gradient; none is exchanged.",
      "Add them up: dist.all_reduce(gradient)."),
-    ([91 / 3] * 3, "You divide twice.", "Divide the sum once, by dist.get_world_size()."),
+    ([91 / 3] * 3 + [17 / 4] * 2, "You divide twice.",
+     "Divide the sum once, by dist.get_world_size()."),
 )  # fmt: skip
 
 
@@ -161,17 +170,20 @@ def check_average(answer: Callable[[Any], Any], file: str) -> None:
 def judge_average(answer: Callable[[Any], Any]) -> str:
     if unanswered(answer) and not answer.__code__.co_names:  # it calls nothing
         raise NotImplementedError
-    (ranks,) = process_ranks.together(answer, "all_reduced", RINGS[:1])
-    judge_means([rank["sums"][0] for rank in process_ranks.results_of(ranks)])
-    return "On 3 ranks, each has the mean."
+    cases = process_ranks.together(answer, "all_reduced", [RINGS[0], RINGS[2]])
+    judge_means([rank["sums"] for ranks in cases for rank in process_ranks.results_of(ranks)])
+    return "On 2 and 3 ranks, each has the mean."
 
 
-def judge_means(got: list[float]) -> None:
-    """Raise Wrong unless each of three ranks has the mean of 1, 16 and 256."""
-    known(got, AVERAGE_MISTAKES, same)
-    refuse((not same(got, [91.0] * 3), "Ranks that begin with 1, 16 and 256 have"
-            f" {', '.join(f'{value:g}' for value in got)} instead of 91.",
-            "Every rank needs the sum of all, divided by dist.get_world_size()."))  # fmt: skip
+def judge_means(got: list[list[float]]) -> None:
+    """Raise Wrong unless three ranks, then two, have their mean in every element."""
+    known([elements[0] for elements in got], AVERAGE_MISTAKES, same)
+    off = [next((value for value in elements if not same(value, mean)), mean)
+           for elements, mean in zip(got, MEANS, strict=True)]  # fmt: skip
+    for begin, found, mean in (("1, 16 and 256", off[:3], 91.0), ("1 and 16", off[3:], 8.5)):
+        refuse((not same(found, [mean] * len(found)), f"Ranks that begin with {begin} have"
+                f" {', '.join(f'{value:g}' for value in found)} instead of {mean:g}.",
+                "Divide the sum of all ranks by dist.get_world_size(), everywhere."))  # fmt: skip
 
 
 # --- the learner's prediction ---------------------------------------------------------------------

@@ -175,7 +175,7 @@ def order_of(rank: Rank) -> str:
     if len(first) == 1:
         if not rank.epoch_set:
             return "; set_epoch was not called before the first epoch: without it, all are alike"
-        return "; its order in a second epoch was not seen (set_epoch)"
+        return "; set_epoch was called, but no second epoch was run"
     return ""
 
 

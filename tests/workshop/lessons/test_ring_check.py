@@ -17,6 +17,7 @@ RING = inspect.getsource(nb03.ring_all_reduce).replace("ring_all_reduce", "ring"
 RING = RING.replace("(gradients: Any) -> None", "(gradients)")  # as a learner writes it
 EDITS = [
     ("next_one += received", "next_one = next_one + received", "in place"),
+    ("next_one += received", "chunks[(rank - step - 1) % size] += received", "A tuple of chunks"),
     ("range(2 * (size - 1))", "range(size - 1)", "n - 1 more steps"),
     ("(rank - 1) % size", "(rank + 1) % size", "wait for each other"),
     ("chunks = gradients.tensor_split(size)",
@@ -111,13 +112,16 @@ def test_wrong_sums_get_their_diagnosis(sums: list[list[float]], sent: int, said
 
 
 AVERAGES = [
-    ("dist.all_reduce(gradient)\n    gradient /= dist.get_world_size()", "✓ On 3 ranks"),
-    ("gradient.div_(dist.get_world_size())\n    dist.all_reduce(gradient)", "✓ On 3 ranks"),
+    ("dist.all_reduce(gradient)\n    gradient /= dist.get_world_size()", "✓ On 2 and 3 ranks"),
+    ("gradient.div_(dist.get_world_size())\n    dist.all_reduce(gradient)", "✓ On 2 and 3 ranks"),
     ("parts = [gradient.clone() for _ in range(dist.get_world_size())]\n"
      "    dist.all_gather(parts, gradient)\n    gradient.copy_(sum(parts) / len(parts))",
-     "✓ On 3 ranks"),
+     "✓ On 2 and 3 ranks"),
     ("dist.all_reduce(gradient)", "the sum, not the mean"),
     ("dist.all_reduce(gradient)\n    gradient = gradient / 3", "the sum, not the mean"),
+    ("dist.all_reduce(gradient)\n    gradient //= dist.get_world_size()", "round the mean down"),
+    ("dist.all_reduce(gradient)\n    gradient /= 3", "You divide by 3"),
+    ("dist.all_reduce(gradient)\n    gradient[:1] /= dist.get_world_size()", "273, 273, 273"),
     ("dist.reduce(gradient, 0)\n    gradient /= dist.get_world_size()", "instead of 91"),
     ("gradient.zero_()[...]", "0, 0, 0 instead of 91"),
 ]  # fmt: skip
@@ -139,5 +143,5 @@ def test_averages_on_ranks(tmp_path: Path, capsys, body: str, said: str) -> None
 @pytest.mark.parametrize(("got", "diagnosis", "remedy"), nb03.AVERAGE_MISTAKES)
 def test_wrong_averages_get_their_diagnosis(got: list[float], diagnosis: str, remedy: str) -> None:
     with pytest.raises(Wrong, match=diagnosis.replace("`", ".")) as found:
-        nb03.judge_means(got)
+        nb03.judge_means([[value] * 4 for value in got])
     assert found.value.remedy == remedy
