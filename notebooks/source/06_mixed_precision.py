@@ -100,7 +100,7 @@ for dtype, (integer, exponent) in formats.items():
 #
 # ## Gradients that underflow
 #
-# Gradients are small: the network averages over pixels and the loss over images. To see real ones, the next cell briefly trains a small network on road signs in `float32`. Then hooks collect the *gradients of the outputs* of its convolutions and its last layer. **Predict:** what percentage of the nonzero ones underflows to zero in `float16`?
+# Gradients are small: the network averages over pixels and the loss over images. To see real ones, the next cell trains a small network on road signs in `float32`. Then hooks collect the *gradients of the outputs* of its convolutions and its last layer. **Predict:** what percentage of the nonzero ones underflows to zero in `float16`?
 
 # %%
 signs = open_source(session.data_root, "train", "recordio")  # in random order
@@ -453,7 +453,7 @@ yours = speeds if same else {}
 session.expect({f"h100.{name}.ips": yours.get(name) for name in ("float16", "bfloat16")})
 
 # %% [markdown]
-# If the MFU falls, the other layers gain less than the peak, or the convolutions do not reach it in 16 bits: the next trace decides. A GPU often converts NCHW around convolutions, because Tensor Cores need channels last; notebook 08 adds it to your script. On the recorded H100, `bfloat16` is slower than `float16`: its batch-norm kernels were slower.
+# If the MFU falls, the other layers gain less than the peak, or the convolutions do not reach it in 16 bits. A GPU often converts NCHW around convolutions, because Tensor Cores need channels last; notebook 08 adds it to your script. On the recorded H100, `bfloat16` is slower than `float16`: its batch-norm kernels were slower.
 #
 # ## Trace both precisions
 #
@@ -617,7 +617,7 @@ del pair, pairs
 #
 # ## Your turn: one more rung
 #
-# Before you open the solution, add mixed precision to `runs/train.py` in six to eight lines: `float16` with a `GradScaler` on a GPU; on a CPU, `bfloat16` with `GradScaler(enabled=False)`. DDP's `backward()` averages the gradients. Horovod must exchange them *before* `scaler.step` tests them, so that all ranks skip a step or none does: `optimizer.synchronize()` comes first, and `scaler.step(optimizer)` stays inside `skip_synchronize()`. Then run the next cell again: it tests the exchange on the CPU, where the scaler is off. The race below also lists missing lines.
+# Before you open the solution, add mixed precision to `runs/train.py`: `float16` with a `GradScaler` on a GPU; on a CPU, `bfloat16` with `GradScaler(enabled=False)`. DDP's `backward()` averages the gradients. Horovod must exchange them *before* `scaler.step` tests them, so that all ranks skip a step or none does: `optimizer.synchronize()` comes first, and `scaler.step(optimizer)` stays inside `skip_synchronize()`. Then run the next cell again: it tests the exchange on the CPU, where the scaler is off. The race below also lists missing lines.
 
 # %%
 workshop.ladder.changes("4_amp")
