@@ -249,7 +249,7 @@ _, scales, _ = runs["your rule"]
 print("Your rule's scale of each step: 2 to the", *np.log2(scales).astype(int))
 
 # %% [markdown]
-# Your rule skips steps until the scale is low enough, and one more each time doubling goes too far. So it makes fewer updates than the last run. Dividing by 2^16 moves nearly all of the histogram below `float16`'s smallest number: without a scale, the loss is hardly lower than without updates (third run). `bfloat16` has the range, so it needs no scale.
+# Your rule skips steps until the scale is low enough, and one more each time doubling goes too far. Dividing by 2^16 moves nearly all of the histogram below `float16`'s smallest number: without a scale, the loss is hardly lower than without updates (third run). `bfloat16` has the range, so it needs no scale.
 #
 # The third run is a **silent failure**: it makes no update, and you see no error. The fourth run, without the check, writes [infinities or NaN](../docs/troubleshooting.md#nan-in-float16-which-layer-and-what-the-loss-scale-does) into the weights, and you notice.
 #
@@ -453,13 +453,13 @@ yours = speeds if same else {}
 session.expect({f"h100.{name}.ips": yours.get(name) for name in ("float16", "bfloat16")})
 
 # %% [markdown]
-# If the MFU falls, the other layers gain less than the peak, or the convolutions do not reach it in 16 bits. A GPU often converts NCHW around convolutions, because Tensor Cores need channels last; notebook 08 adds it to your script. On the recorded H100, `bfloat16` is slower than `float16`: its batch-norm kernels were slower.
+# If the MFU falls, the other layers gain less than the peak, or the convolutions do not reach it in 16 bits. A GPU often converts NCHW around convolutions, because Tensor Cores need channels last; notebook 08 adds that to your script. On the recorded H100, `bfloat16` is slower than `float16`: its batch-norm kernels were slower.
 #
 # ## Trace both precisions
 #
 # The next cell traces both passes in both precisions in turns, channels last (*pointwise*: ReLU and addition). The count now includes all layers and the backward pass, in which a convolution does twice the work.
 #
-# **Your turn:** count the other layers' passes. Then **predict** which kind gains most.
+# **Your turn:** count how often the other layers read and write. Then **predict** which kind gains most.
 
 
 # %%
@@ -513,7 +513,7 @@ columns += ["gain: counted", "measured, per turn"]
 workshop.table(rows, columns, f"Batch {timed}, {pixels} px; {predicted(guess)}")
 
 # %% [markdown]
-# The count assumes that every pass goes to memory, at the bandwidth of a copy. If a kind takes much longer in 16 bits, it does not reach this limit. If it takes *less*, the assumption is wrong: on a CPU, its arrays stay in the cache, so less traffic gains little; on a GPU, kernels that mostly read can be faster than a copy.
+# The count assumes that every pass goes to memory, at the bandwidth of a copy. If a kind takes much longer than counted in 16 bits, it does not reach this limit. If it takes *less*, the assumption is wrong: on a CPU, its arrays stay in the cache, so less traffic gains little; on a GPU, kernels that mostly read can be faster than a copy.
 #
 # Compare with a recorded H100. Then your count is applied to the V100: **predict** its gains from 8 times the arithmetic alone, and from half the traffic alone.
 
@@ -563,16 +563,16 @@ print(f"Limits of the V100: {session.results['v100.fp16'].provenance}; {predicte
 #
 # [`torch.compile`](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step) **fuses** layers, so that no intermediate result goes to memory. A residual block ends with a batch norm, an addition of the shortcut and a ReLU.
 #
-# **Your turn:** count how often they read and write an array, first one by one, then fused. It predicts two gains: of fusing and of 16 bits. (Compiling takes up to half a minute.)
+# **Your turn:** count how often they read and write an array, first one by one, then fused. Your count predicts two gains: of fusing and of 16 bits. (Compiling takes up to half a minute.)
 
 
 # %%
 def block_end(fused):
     """Return how many arrays the end of a block reads, and how many it writes.
 
-    An array that is read twice counts twice.
-    `fused` is False for one layer after the other: addition and ReLU then change the result of the
-    batch norm in place, which saves memory, not traffic. It is True for as few passes as possible.
+    An array that is read twice counts twice. `fused` is False for one layer after the other:
+    addition and ReLU then change the result of the batch norm in place, which saves memory, not
+    traffic. It is True for as few passes as possible.
     """
     return None  # your code
 
@@ -601,10 +601,10 @@ if session.compile:
 
 rows = []
 for version, function in versions.items():
-    accesses = sum(block_end(version == "fused"))
+    arrays = sum(block_end(version == "fused"))
     for name, pair in pairs.items():
         ms = 1000 * seconds("function(*pair)", function=function, pair=pair)
-        counted_ms = 1000 * accesses * nb06.BYTES[name] * pair[0].numel() / bandwidth
+        counted_ms = 1000 * arrays * nb06.BYTES[name] * pair[0].numel() / bandwidth
         rows.append([f"{name}, {version}", counted_ms, ms])
 _, slowest, slow = rows[0]
 rows = [[*row, slowest / row[1], slow / row[2]] for row in rows]
@@ -673,10 +673,8 @@ session.expect(dict.fromkeys(recorded))
 short, full = (session.results[key].each for key in recorded)  # top-1 of each seed
 gaps = np.subtract(full, short)  # of the same seed
 errors = gaps.mean() / gaps.std(ddof=1) * len(gaps) ** 0.5
-print(
-    f"bfloat16 is {gaps.mean():.2f} points lower on average: {errors:.1f} standard errors;", end=" "
-)
-print(predicted(guess))
+print(f"bfloat16 is {gaps.mean():.2f} points lower on average:", end=" ")
+print(f"{errors:.1f} standard errors; {predicted(guess)}")
 
 # %% [markdown]
 # On ImageNet, FP16 is below FP32 all three times, by 0.04 to 0.18 points, and FP32 varies as much between GPU counts. On the road signs, ten seeds do not settle whether `bfloat16` costs accuracy.
