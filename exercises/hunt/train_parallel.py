@@ -1,7 +1,7 @@
-"""The talk's network on several GPUs, made parallel in a hurry, and wrong in eight places.
+"""The talk's network on several GPUs, made parallel in a hurry, with eight bugs.
 
-Exercise ex04.hunt is to find them. The script is not meant to be run: `densenet` stands for the
-talk's network and readers, which are correct.
+Exercise ex04.hunt is to find them. The script is not meant to be run: `densenet` is the talk's
+network with its readers, which are correct and not shown.
 """
 
 import horovod.tensorflow as hvd

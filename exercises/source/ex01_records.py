@@ -21,16 +21,16 @@ session = workshop.start("ex01", profile)
 #
 # *fill in · medium · 12 minutes*
 #
-# Write `frame(payload)`, which returns the bytes of one record. All numbers are little-endian.
+# Write `frame(payload)`, which returns the bytes of one record: one part, or several. All numbers are little-endian, and a part looks like this:
 #
 # | bytes | content |
 # |---|---|
 # | 4 | the magic number `0xced7230a`, stored as `0a 23 d7 ce` |
-# | 4 | `cflag << 29 \| length`, the length of the part without padding |
-# | length | the part |
+# | 4 | `cflag << 29 \| length`; `length` does not count the padding |
+# | length | the part's bytes |
 # | 0 to 3 | zeros, up to a multiple of 4 |
 #
-# A record is usually one part with `cflag` 0. But a reader that searches for the next record must not mistake part of a payload for its start. So if the payload contains the magic number at an offset that is a multiple of 4, **the part ends, those 4 bytes are omitted, and a new part starts** after them. The first part then has `cflag` 1, the last 3, and all parts in between 2. Each has its own magic number, length and padding. The reader puts the omitted bytes back between the parts.
+# Most records are one part, with `cflag` 0. But a reader that searches for the next record must not mistake bytes of the payload for its start. So if the payload contains the magic number at an offset that is a multiple of 4, **the part ends, those 4 bytes are omitted, and a new part starts** after them. The first part then has `cflag` 1, the last 3, and all parts in between 2. A part may be empty. The reader puts the omitted bytes back between the parts.
 
 # %% tags=["answer", "ex01.frame"]
 import struct
@@ -66,7 +66,7 @@ workshop.check("ex01.frame", frame)
 #
 # Training reads the images in random order. How much slower is that than reading the file from front to back? Write `slowdown(read, records, clock)`, which measures it:
 #
-# - `read(i)` reads record `i`, `records` is their number, and `clock()` returns the time in seconds, like `time.perf_counter`.
+# - `read(i)` reads record `i`, `records` is the number of records, and `clock()` returns the time in seconds, like `time.perf_counter`.
 # - Take **5 turns**. In each, time all records in order, then all of them in a new random order. Other work on the machine then affects both orders.
 # - Return the **median** over the turns of (seconds at random) / (seconds in order). One slow read hardly changes a median.
 #
@@ -97,7 +97,7 @@ def slowdown(read, records: int, clock) -> float:
 workshop.check("ex01.order", slowdown)
 
 # %% [markdown]
-# Notebook 01 measured the same on this machine's disk. From memory, the gain is small. From a disk, it depends on what a jump costs: little on an SSD, much on a hard disk or a network file system. Shards that are read in order, with a shuffle buffer, avoid these jumps.
+# Notebook 01 measured this ratio on this machine. If the file is in memory, the order hardly matters. From a disk, it depends on how long a jump takes compared with reading a record: longest on a hard disk, often long on a network file system, shorter on an SSD. Shards that are read in order, with a shuffle buffer, avoid the jumps.
 
 # %% [markdown]
 # ## ex01.index · Where the records start
@@ -135,7 +135,7 @@ workshop.check("ex01.index", index)
 #
 # If one photo of an object is used for training and another for validation, the network can recognise the object instead of the class. The validation accuracy is then too high, and you only notice when the model sees new objects.
 #
-# Write `test_split(split)`. It calls `split` with names that you make up, and **raises `AssertionError`** unless three conditions hold: no object is in both lists, neither list is empty, and no photo is missing from both. The check calls it with correct splits, which it must accept, and wrong ones, which it must reject.
+# Write `test_split(split)`. It calls `split` with names that you make up, and **raises `AssertionError`** unless three conditions hold: no object is in both lists, neither list is empty, and every photo is in one of them. The check calls it with correct splits, which it must accept, and wrong ones, which it must reject.
 
 
 # %% tags=["answer", "ex01.leak"]

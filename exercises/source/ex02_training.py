@@ -21,7 +21,7 @@ session = workshop.start("ex02", profile)
 #
 # *fill in · easy · 8 minutes*
 #
-# ResNet-50 has four stages of 3, 4, 6 and 3 bottlenecks. A bottleneck is three convolutions, 1×1, 3×3 and 1×1, with a shortcut around them. In the first block of a stage the number of channels changes, so its shortcut needs a convolution too, the *projection*. The first block of every stage but 0 also halves the image size: a convolution there has stride 2.
+# ResNet-50 has four stages of 3, 4, 6 and 3 bottlenecks. A bottleneck is three convolutions, 1×1, 3×3 and 1×1, with a shortcut around them. In the first block of a stage the number of channels changes, so its shortcut needs a convolution too, the *projection*. The first block of every stage but 0 also halves the image size: the projection and one of the three convolutions there have stride 2.
 #
 # | | first 1×1 | 3×3 | last 1×1 | projection |
 # |---|---|---|---|---|
@@ -94,7 +94,7 @@ workshop.check("ex02.work", extra_percent)
 #
 # - **Linear scaling**: the rate is `recipe.lr` at a global batch of `recipe.lr_batch`, and proportional to the global batch.
 # - **Warm-up**: it rises linearly from 0 and reaches that rate after `recipe.warmup_epochs` (which may be 0).
-# - **Decay**: it is multiplied by `recipe.lr_factor` at each epoch in the tuple `recipe.lr_step_epochs`.
+# - **Decay**: it is multiplied by `recipe.lr_factor` from each epoch in the tuple `recipe.lr_step_epochs` on (`progress >= epoch`).
 
 
 # %% tags=["answer", "ex02.schedule"]
@@ -113,10 +113,14 @@ def schedule(progress: float, global_batch: int, recipe) -> float:
 workshop.check("ex02.schedule", schedule)
 
 # %% [markdown]
-# `workshop.use` writes your cell to `answers/ex02.py` and trains with it: the training loop now calls your function before every step.
+# `workshop.use` writes your cell to `answers/ex02.py` and trains with it: the training loop now calls your function before every step. The last line shows the rate every 10 steps.
 
 # %%
-run = workshop.use(schedule=schedule)
+import json
+
+if run := workshop.use(schedule=schedule):
+    lines = map(json.loads, (run / "progress.jsonl").read_text().splitlines())
+    print("rate:", *(f"{line['lr']:.4f}" for line in lines if "lr" in line))
 
 # %% [markdown]
 # ## ex02.profile · The slow part of a data set
@@ -129,9 +133,9 @@ run = workshop.use(schedule=schedule)
 # |---|---|
 # | `cProfile.Profile(clock)` | a profiler, here `profile`, that reads the time from `clock`, such as `time.perf_counter` |
 # | `profile.runcall(function, …)` | calls a function and records everything that it calls |
-# | `pstats.Stats(profile).stats` | a dictionary: `(file, line, name): (calls, all calls, own, total, callers)` |
+# | `pstats.Stats(profile).stats` | a dictionary: `(file, line, name): (primitive calls, all calls, own, total, callers)` |
 #
-# `own` is the seconds spent in a function itself; `total` includes the functions it calls.
+# `own` is the time spent in the function itself, in seconds; `total` includes the functions it calls.
 #
 # Write `loader_ms(dataset, clock)`. It reads every item of the data set under the profiler. `dataset.parts` lists the names of the methods that `__getitem__` calls. Return a dictionary with these names only: how many **milliseconds per image** each takes, including what it calls.
 
@@ -200,12 +204,14 @@ if not engine.unanswered(loader_ms):
         print(f"{name:9} {ms:7.2f} ms per image")
 
 # %% [markdown]
-# `label` searches the whole folder for every image: the total grows with the *square* of the data set's size. Collect the classes once, in `__init__`, and measure again: decoding should then be the largest part. A profiler slows Python down a little, so compare parts with it, and measure speed without it.
+# `label` searches the whole folder for every image: the total grows with the *square* of the data set's size. Change the cell: collect the classes once, in `__init__`, and run it again. Decoding should then be the largest part.
+#
+# A profiler adds time to every Python call. `label` makes very many of them and looks slower than it is, possibly several times; `decode` spends its time in C and hardly changes. So use a profiler to find what to look at, and measure times without it.
 
 # %% [markdown]
 # ## ex02.tune · Through the valley
 #
-# *tune to a target · hard · 10 minutes*
+# *tune to a target · medium · 10 minutes*
 #
 # Why is there a maximum learning rate, and what is momentum for? The simplest problem that shows both is a valley with curvature 1 along its floor and 100 across it. SGD starts at a distance of 1 from the bottom in both directions, and updates each distance like this:
 #

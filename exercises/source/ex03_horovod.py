@@ -1,7 +1,7 @@
 # %% [markdown]
 # # ex03 · Several ranks
 #
-# In these exercises, you train one model on two ranks with your own shard function, measure in a trace what communication costs, and turn a single-process script into one for several ranks.
+# In these exercises, you train one model on two ranks with your own shard function, fix a wrong accuracy, measure in a trace what communication costs, and turn a single-process script into one for several ranks.
 #
 # **Time:** 52 minutes · **Needs:** notebook 03 · **On a CPU:** about two minutes to run
 
@@ -146,7 +146,7 @@ def exposed(events: list[dict]) -> tuple[float, float]:
 workshop.check("ex03.exposed", exposed)
 
 # %% [markdown]
-# Now read a real trace: the one of three steps of DDP that notebook 03 wrote, or a recorded one if you have not run that notebook. On a CPU, the work of the device is the operators and Gloo's messages.
+# Now read a real trace: the one of three steps of DDP that notebook 03 wrote, or a recorded one if you have not run that notebook. If it was recorded on a CPU, its events are PyTorch operators and Gloo's messages instead of GPU kernels.
 
 # %%
 import json
@@ -165,7 +165,7 @@ if not engine.unanswered(exposed):
     print(f"(in the table: {kinds['exchange']:.1f} ms)")
 
 # %% [markdown]
-# The exposed part is the most that a faster network could save. If it is most of the exchange, first check *when* the buckets are sent. On a CPU, the exchange may be hidden almost entirely and still cost time, because it takes cores from the computation that hides it.
+# If hidden communication were free, the exposed part would be the most that a faster network could save. On a CPU it is not free: it takes cores from the computation that hides it. Waiting for a slower rank also counts as exchange, and no network shortens that. If most of the exchange is exposed, first check *when* the buckets are sent.
 
 # %% [markdown]
 # ## ex03.recipe · Recipe 1
@@ -210,12 +210,12 @@ single(data, data.parent)
 #
 # 1. **Start** the library.
 # 2. **Share** the images: each rank takes its own part of the order and runs fewer steps.
-# 3. **Scale** the learning rate with the number of ranks. (Usually with a warm-up; an epoch of 12 steps is too short for one.)
+# 3. **Scale** the learning rate with the number of ranks. (Usually with a warm-up; this run, 12 steps on two ranks, is too short for one.)
 # 4. **Average** the gradients.
 # 5. **Broadcast** rank 0's weights, so that all ranks start with the same ones.
 # 6. Write only on **rank 0**, under the same names as above.
 #
-# The check runs the function as a script on two ranks, and once on one rank to compare the learning rates. It reports what it observed: which ranks started, which images went into the network and which gradients into the update, whether the weights were equal, and which ranks wrote. This takes about half a minute; `rn50 workshop try` does the same for any script.
+# The check runs the function as a script three times: on two ranks, on one rank to compare the learning rates, and on two ranks with different seeds to compare the first weights. It reports what it observed: which ranks started, which images went into the network and which gradients into the update, whether the weights were equal, and which ranks wrote. This takes about half a minute; `rn50 workshop try` does the same for any script.
 
 
 # %% tags=["answer", "ex03.recipe"]

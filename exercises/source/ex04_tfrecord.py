@@ -21,7 +21,7 @@ session = workshop.start("ex04", profile)
 #
 # *find the bug · hard · 15 minutes*
 #
-# This is the slides' script in TensorFlow 2, with recipe 1 applied in a hurry. Eight lines are wrong. Some of the mistakes are on the slides themselves; the others are common elsewhere. On one machine with a few GPUs it would run, and its loss would fall.
+# This is the slides' script in TensorFlow 2, with recipe 1 applied in a hurry. Eight lines have a bug. Some of the bugs are on the slides themselves; the others are common elsewhere. If something is missing, name the line that should be changed: for the share of a rank, the line that picks a batch. On one machine with a few GPUs it would run, and its loss would fall.
 #
 # Recipe 1, for comparison: start Horovod and use one GPU for each *local* rank; share the images; scale the learning rate, with a warm-up; average the gradients; broadcast rank 0's weights; print and save only on rank 0; take 1/size of the steps.
 
@@ -31,10 +31,10 @@ from workshop.checks import ex04
 print(ex04.listing())
 
 # %% [markdown]
-# Write down the eight line numbers. The check names one of your lines without a bug, or tells you roughly where to look next.
+# Write down the eight line numbers. If you name a line without a bug, the check tells you which; otherwise, it tells you in which third of the script to look.
 
 # %% tags=["answer", "ex04.hunt"]
-# The numbers of the wrong lines, such as {3, 14, 15}
+# The numbers of the lines with a bug, such as {3, 14, 15}
 ### BEGIN SOLUTION
 wrong_lines = {19, 23, 25, 27, 34, 52, 56, 61}
 ### END SOLUTION
@@ -47,7 +47,7 @@ workshop.check("ex04.hunt", wrong_lines)
 #
 # *fill in · hard · 20 minutes*
 #
-# Now write the pipeline, for files as on the slides. Their records have `height`, `width`, the raw pixels `img_raw` (`tf.io.decode_raw` returns them as numbers), and the `label`, a float that counts from 0.
+# Now write the input pipeline for TFRecord files like those on the slides. Their records have `height` and `width` (int64), the pixels `img_raw` as bytes (`tf.io.decode_raw(…, tf.uint8)` returns a flat tensor of them), and the `label`, a float32 that counts from 0.
 #
 # The next cell hides the GPUs, because TensorFlow would reserve their memory, and this notebook only reads images.
 
@@ -61,10 +61,11 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # errors only
 # Write `read(shards, rank, size, batch, steps, seed)`, which returns a `tf.data.Dataset` of one rank's batches from the files in the list `shards`.
 #
 # - An element is a pair: images `(batch, height, width, 3)`, float32 from 0 to 1, and integer labels `(batch,)`.
-# - Each rank reads every `size`-th file.
+# - Rank `r` reads files `r`, `r + size`, `r + 2·size` …
 # - An epoch has exactly `steps` full batches on every rank; the rest is dropped. The files differ in length, so some ranks have more, and a rank that takes an extra step waits for the others' gradients forever.
 # - The files are sorted by class. Return a new random order in each epoch; one pass over the dataset is one epoch. A buffer of 1,000 records is large enough here.
-# - The next batch is prepared while a step computes.
+#
+# For speed, prepare the next batch while a step computes.
 #
 # The slides' `string_input_producer`, `TFRecordReader` and `shuffle_batch` did this with queues (`exercises/recipes/slides_tfrecord.py`). Their flips and rotation are omitted here.
 

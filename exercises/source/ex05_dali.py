@@ -32,11 +32,11 @@ ensure_data(session.data_root, session.profile)
 # | `wait()` | returns when all steps are done, like `torch.cuda.synchronize` |
 # | `clock()` | returns the time in seconds |
 #
-# - First warm up: load a batch, train on it, and wait. The first step is much slower, and no measurement may contain it.
+# - First warm up: load a batch, train on it, and wait. The first step is much slower and must not be part of any measurement.
 # - Then measure `steps` batches in three ways: only loading them; only training, on the same batch again and again; loading and training in turn. Wait for the device at the end of each, before you look at the clock, but not after every step.
 # - Return images per second by name: `{"loader": …, "device": …, "both": …}`.
 #
-# The check simulates loaders and devices of known speeds. **Predict** for one of them: if loading a batch takes 20 ms and training 30 ms, how long do 10 batches take in turn, if `train` returns at once?
+# The check simulates loaders and devices of known speeds. **Predict** for one of them: if loading a batch takes 20 ms and training 30 ms, how long do 10 batches take, if you load and train in turn and `train` returns at once?
 
 
 # %% tags=["answer", "ex05.headroom"]
@@ -62,7 +62,7 @@ def headroom(load, train, wait, clock, images: int, steps: int) -> dict[str, flo
 workshop.check("ex05.headroom", headroom)
 
 # %% [markdown]
-# They take 320 ms, not 500: while the device trains on one batch, the next one is loaded. Only the first load is not hidden. Now measure this machine, with a plain loader and a network whose size suits the device:
+# They take 320 ms, not 500: while the device trains on one batch, the next one is loaded. Only the first load is not hidden. Now measure this machine, with a plain loader and a network whose size suits the device (only its forward and backward pass):
 
 # %%
 import time
@@ -117,7 +117,7 @@ if not engine.unanswered(headroom):
 #
 # Validation must not drop images or count them twice. With `pad_last_batch=True`, DALI's reader does this:
 #
-# - Of `N` images, rank `r` of `size` gets numbers `r·N // size` to `(r+1)·N // size`, excluding the last. So some ranks have one more image than others.
+# - Of `N` images, rank `r` of `size` gets image number `r·N // size` up to, but not including, `(r+1)·N // size`. So some ranks have one more image than others.
 # - All ranks make the same number of batches, enough for the rank with the most images.
 # - All batches are full. They are padded with copies of the rank's last image, a whole batch of them if necessary.
 #

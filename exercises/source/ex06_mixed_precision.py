@@ -77,7 +77,7 @@ def casts(work) -> int:
 workshop.check("ex06.casts", casts)
 
 # %% [markdown]
-# Now avoid some. This step accumulates the gradients of four micro-batches. `autocast` remembers the converted *weights* until its block ends. In which version below are they converted only once? **Predict** how many conversions that saves: the network has six weights and biases.
+# Now avoid some. This step accumulates the gradients of four micro-batches. `autocast` remembers the converted *weights* until its block ends. Which version below converts them only once? **Predict** how many conversions it saves. The network has three weights and three biases.
 
 # %%
 import torch
@@ -119,7 +119,7 @@ if not engine.unanswered(casts):
     print(f"the gradients differ by at most {(gradients[0] - gradients[1]).abs().max():.1g}")
 
 # %% [markdown]
-# Six weights and biases, converted once instead of four times: 18 conversions fewer. For ResNet-50's 25.6 million parameters, each round converts 102 MB to 51 MB. On a GPU, `torch.compile` and CUDA graphs cannot remove this work, but they make each conversion cheaper to start.
+# Autocast kept the weights and biases that it had converted for the first micro-batch. For ResNet-50's 25.6 million parameters, each round of conversions reads 102 MB and writes 51 MB.
 
 # %% [markdown]
 # ## ex06.step · One step too many
@@ -193,7 +193,7 @@ workshop.check("ex06.step", train_step)
 # | `"NCHW"` | 3 · 4 · 5 = 60 | 4 · 5 = 20 | 5 | 1 |
 # | `"NHWC"` | ? | ? | ? | ? |
 #
-# In 16 bits, Tensor Cores are fastest if the channels are adjacent and their number is a multiple of 8. So `c` is padded with zeros to a multiple: with `multiple` 8, 3 channels take the space of 8.
+# In 16 bits, Tensor Cores are fastest if the channels are adjacent and their number is a multiple of 8. So round `c` up to a multiple: with `multiple=8`, 3 channels take the space of 8. (PyTorch does not pad its tensors.)
 #
 # Write `strides(shape, order, multiple)` for both layouts. It returns four numbers, for `n`, `c`, `h` and `w`.
 

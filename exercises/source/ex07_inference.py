@@ -148,9 +148,10 @@ if not engine.unanswered(temperature):
         )
     saved = losses[0] - losses[1]
     error = 2 * saved.std() / len(saved) ** 0.5
-    print(f"On {len(rest)} other images, T lowers the loss by {saved.mean():.3f} ± {error:.3f}.")
+    print(f"On {len(rest)} other images, T changes the loss by", end=" ")
+    print(f"{-saved.mean():.3f} ± {error:.3f} (two standard errors).")
     if right < 2 / len(classes):
-        print("The network is hardly better than guessing, and T only says so.")
+        print("Hardly better than guessing, so the best T only evens out its probabilities.")
 
 # %% [markdown]
 # Log-probabilities serve as logits, because softmax does not change if a constant is added to all of them. A threshold such as "act above 90%" is valid for one checkpoint and its `T`: fit it again for the next one, and for images from a different camera.
@@ -199,4 +200,4 @@ def likeliest(logits, k: int):
 workshop.check("ex07.likeliest", likeliest)
 
 # %% [markdown]
-# Test a server with one image and with a batch, and compare.
+# So test a server with the same image alone and in a batch, and compare the answers.

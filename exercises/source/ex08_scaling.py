@@ -1,7 +1,7 @@
 # %% [markdown]
 # # ex08 · Benchmarks, scaling, and a capstone
 #
-# After these exercises, you can compute a trustworthy speed, calculate what a gradient exchange costs and how much of it overlaps with compute, and turn a slow, wrong parallel script into a correct one that is at least three times as fast.
+# After these exercises, you can compute a trustworthy speed, calculate what a gradient exchange costs and how large its buckets should be, and turn a slow, wrong parallel script into a correct one that is at least four times as fast.
 #
 # **Time:** 90 minutes · **Needs:** notebook 08, PyTorch for the last exercise · **On a CPU:** half a minute to run, and one or two minutes for the last check
 
@@ -19,14 +19,14 @@ session = workshop.start("ex08", profile)
 # %% [markdown]
 # ## ex08.rate · How fast was it?
 #
-# *find the bug · easy · 8 minutes*
+# *find the bug · easy · 5 minutes*
 #
 # A benchmark recorded the number of images and the seconds of each iteration. The first `warmup` iterations should not count. Run the cell: the function returns 83 images per second, although 200 images took 3 seconds after the warm-up.
 
 
 # %%
 def broken(images, seconds, warmup):
-    """Return images per second after the warm-up. Something is wrong here."""
+    """Return images per second after the warm-up. It has two bugs."""
     rates = [n / s for n, s in zip(images, seconds, strict=True)]
     return sum(rates) / len(rates)
 
@@ -78,28 +78,30 @@ workshop.check("ex08.ring", milliseconds)
 # With more workers, the bandwidth term levels off but the latency term keeps growing. This is why large machines do not use a single ring.
 
 # %% [markdown]
-# ## ex08.overlap · Overlapping the exchange
+# ## ex08.overlap · How large should a bucket be?
 #
-# *fill in · medium · 12 minutes*
+# *fill in · medium · 15 minutes*
 #
-# The gradients of the last layers are ready long before the backward pass ends. So they are sent in **buckets** while the rest is still being computed. Write `efficiency(compute, ready, takes)`: the compute time divided by the time of the whole step, a number from 0 to 1.
+# Notebook 03 took DDP's buckets as they are. Now choose their size. Write `efficiency(compute, ready, nbytes, cap, latency, bandwidth)`: the time of a backward pass without exchange, divided by its time with it, from 0 to 1.
 #
-# - `compute`: seconds of a step without any exchange.
-# - `ready[i]`: when bucket `i` is ready, in seconds after the start of the step, in ascending order.
-# - `takes[i]`: how long its exchange takes, in seconds. Both lists may be empty: then nothing is exchanged.
-# - There is **one link**. A bucket is sent as soon as it is ready *and* the previous bucket is done.
-# - The step ends when the compute and all buckets are done.
+# - `compute`: seconds of the pass without exchange.
+# - `ready[i]`: when gradient `i` is ready, in seconds after the start, in ascending order; `nbytes[i]`: its bytes.
+# - The gradients fill a bucket in this order. It is closed as soon as it holds **at least** `cap` bytes. The last gradient closes the last bucket.
+# - A bucket's message takes `latency` plus its bytes divided by `bandwidth`. There is **one link**: a message starts when its bucket is closed *and* the previous message is done.
+# - The pass ends when the compute and all messages are done.
 #
-# Example: compute 0.1, ready `[0.04, 0.06, 0.1]`, takes `[0.05, 0.03, 0.02]`. The first bucket is sent from 0.04 to 0.09, the second from 0.09 to 0.12, the third from 0.12 to 0.14. The efficiency is 0.1 / 0.14 = 0.714.
+# Example: compute 0.1, ready `[0.02, 0.04, 0.06, 0.1]`, nbytes `[10e6, 40e6, 25e6, 5e6]`, cap 25e6, latency 0.004, bandwidth 1e9. The first bucket, 50 MB, is sent from 0.04 to 0.094, the second, 25 MB, from 0.094 to 0.123, the last from 0.123 to 0.132. The efficiency is 0.1 / 0.132 = 0.758.
 
 
 # %% tags=["answer", "ex08.overlap"]
-def efficiency(compute: float, ready: list[float], takes: list[float]) -> float:
-    """Return compute time divided by step time, which includes any exchange that is not hidden."""
+def efficiency(compute, ready, nbytes, cap, latency, bandwidth) -> float:
+    """Return compute time divided by the time with an exchange in buckets of at least `cap`."""
     ### BEGIN SOLUTION
-    free = 0.0
-    for at, seconds in zip(ready, takes, strict=True):
-        free = max(free, at) + seconds
+    free = filled = 0.0
+    for i, (at, size) in enumerate(zip(ready, nbytes, strict=True)):
+        filled += size
+        if filled >= cap or i == len(ready) - 1:
+            free, filled = max(free, at) + latency + filled / bandwidth, 0.0
     return compute / max(compute, free)
     ### END SOLUTION
 
@@ -108,28 +110,44 @@ def efficiency(compute: float, ready: list[float], takes: list[float]) -> float:
 workshop.check("ex08.overlap", efficiency)
 
 # %% [markdown]
-# Now predict a real backward pass: notebook 03 recorded when each bucket of ResNet-50's gradients was full, and how long its message took. (If you have not run that notebook, recorded numbers are used.) The backward pass was timed without the exchange and with it, so compare your prediction with the measurement.
+# Now choose for ResNet-50, with what notebook 03 measured on this machine: the backward pass, and the latency and bandwidth of Gloo. (Without a run of it in profile `cpu` or `gpu`, recorded numbers are used.) The second column assumes that the pass is 10 times as fast on the same link. **Predict** the best cap in each.
 
 # %%
+import numpy as np
+
+from rn50lib import resnet
 from workshop.checks import engine, ex08
 
-timeline = ex08.read_timeline(session.runs)
-print(timeline.source)
+guess = None  # the best caps in MB, for example (25, 0)
+shapes = resnet.resnet(50, num_classes=12).parameters().values()
+nbytes = [4 * int(np.prod(shape)) for shape in reversed(shapes)]
+found = ex08.read_timeline(session.runs)
+# between two full buckets, the gradients are ready evenly by bytes
+ready = np.interp(np.cumsum(nbytes), np.cumsum([0, *found.nbytes]), [0, *found.full])
+link = found.latency, found.bandwidth
+print(found.source)
+print(f"{1e3 * found.alone:.0f} ms, {len(nbytes)} gradients, {sum(nbytes) / 1e6:.0f} MB;", end=" ")
+print(f"{1e6 * found.latency:.0f} µs, {found.bandwidth / 1e9:.2f} GB/s")
 if not engine.unanswered(efficiency):
-    predicted = timeline.alone / efficiency(timeline.alone, timeline.ready, timeline.takes)
-    print(f"backward alone {1e3 * timeline.alone:.0f} ms; with the exchange of", end=" ")
-    print(f"{len(timeline.ready)} buckets {1e3 * predicted:.0f} ms predicted,", end=" ")
-    print(f"{1e3 * timeline.together:.0f} ms measured")
+    print("cap in MB     this pass  10 times as fast")
+    for cap in (0, 0.1, 1, 5, 25, 100):
+        both = [
+            efficiency(found.alone / fast, list(ready / fast), nbytes, 1e6 * cap, *link)
+            for fast in (1, 10)
+        ]
+        print(f"{cap:9}{both[0]:14.1%}{both[1]:18.1%}")
+    print(f"you predicted {guess or '?'};", end=" ")
+    print(f"DDP's buckets of about 25 MB, this pass: {found.alone / found.together:.0%} measured")
 
 # %% [markdown]
-# If the measurement is far above the prediction, the exchange probably slows down the computation, or one rank waits for the other (notebook 03 measures both). Your formula assumes neither. Gloo needs a core of the CPU; NCCL needs a few multiprocessors of a GPU.
+# A cap of 0 sends every gradient alone and pays the latency 161 times; one of 100 MB sends nothing before the end. Which cap is best depends on the link *and* on how much compute there is to hide messages. DDP calls it `bucket_cap_mb`. If DDP's measured efficiency is far below the computed one, the cap is not the reason: one rank waits for the other, or the exchange slows down the computation (notebook 03 measures both).
 
 # %% [markdown]
 # ## ex08.capstone · Slow and wrong
 #
 # *tune to a target · hard · 60 minutes*
 #
-# `exercises/capstone/train_slow.py` trains a small network on the road signs, on two ranks. It runs, its loss falls, and it reports an accuracy. But it is slow in several ways and **wrong in seven**. Fix it, and make it at least **3 times as fast** on this machine. You may use DistributedDataParallel or Horovod. First run it, with a trace of six steps on rank 0:
+# `exercises/capstone/train_slow.py` trains a small network on the road signs, on two ranks. It runs, its loss falls, and it reports an accuracy. But it is slow in several ways and **wrong in seven**. Fix it, and make it at least **4 times as fast** on this machine. You may use DistributedDataParallel or Horovod. First run it, with a trace of six steps on rank 0:
 
 # %%
 from workshop.checks import ex08
@@ -147,11 +165,11 @@ ex08.look()
 # | start | all ranks begin with rank 0's weights |
 # | step | 16 images, 8 on each rank; the update uses the mean gradient of all 16 |
 # | epoch | each training image at most once, in a new random order each time; as many full steps as possible |
-# | learning rate | `learning_rate(progress)` at each **step**; `progress` is in epochs and grows with every step (at its start or end) |
+# | learning rate | `learning_rate(progress)` at each **step**; `progress` counts epochs, with the fraction of the current one: (steps so far) / (steps per epoch), before or after the step |
 # | validation | after each epoch, all images of `data/val` once, on any of the ranks, in evaluation mode |
 # | `out/report.json` | written by rank 0: `val_loss` and `val_top1` (percent), each a list with one number per epoch, over all validation images |
 #
-# The check ignores what you print: it records images, logits, gradients and weights on both ranks. If all of them are right, it reads the **trace** of a few steps: at most a quarter of a step may wait for input, no step may wait for a result with `.item()`, and all gradients are exchanged once per step, in a few messages. Then the **clock** decides: your script and the slow one run in turns, each from the JPEGs. What counts is the time of the whole run. No GPU is used, and float32 is enough.
+# The check ignores what you print: it records images, logits, gradients and weights on both ranks. If all of them are right, it reads the **trace** of a few steps: at most a quarter of a step may wait for input, no step may read a tensor's value (`.item()`, `float(x)`, `print(x)`), and all gradients are exchanged once per step, in a few messages. Then the **clock** decides: your script and the slow one run in turns, each from the JPEGs. What counts is the time of the whole run. Fixing the mistakes already makes it about twice as fast, because the slow script takes 102 steps where 36 are right; the rest is tuning. No GPU is used, and float32 is enough.
 #
 # To start, replace the next cell's content with `%load capstone/train_slow.py` and run it. The cell then contains the script. (If the file is not found, open it in an editor and copy it.) Run the cell once more to define `train`. Or fill in the skeleton in the cell. Fix the mistakes first: a wrong script may be fast for the wrong reason. The check names them one at a time.
 
@@ -261,4 +279,4 @@ def train(data, out):
 workshop.check("ex08.capstone", train)
 
 # %% [markdown]
-# Where does the time go now? The slow script spent it on Python loops, on decoding every image again in every epoch, on 64-bit arithmetic, and on many small messages. `ex08.look(train)` runs only yours and shows its speed and its trace.
+# Where does the time go now? The slow script spent it on 102 steps instead of 36, on Python loops, on decoding every image again in every epoch, on a second forward pass per step, on 64-bit arithmetic, and on many small messages. `ex08.look(train)` runs only yours and shows its speed and its trace.

@@ -360,12 +360,9 @@ for turn in range(1 + turns):  # DDP forms its buckets after the first pass
             run["alone"].append(seconds)
             buckets.append([(at - begin, nbytes, layer) for at, nbytes, layer in full])
 run["buckets"] = sorted(zip(run["alone"], buckets, strict=True))[turns // 2][1]  # median pass
-# the messages alone, for exercise ex08.overlap
-alone = [(dist.all_reduce, nbytes) for _, nbytes, _ in run["buckets"]]
-messages = [*map(shortest(alone).get, alone)]
 
 if dist.get_rank() == 0:
-    print(json.dumps({"sweep": sweep, "runs": [run], "messages": messages}))
+    print(json.dumps({"sweep": sweep, "runs": [run]}))
 del model, loss  # they keep the process group open, too
 dist.destroy_process_group()  # else a thread of Gloo can abort Python at its exit
 

@@ -3,7 +3,7 @@
 #
 # After this notebook, you can score a checkpoint, find where a prediction spends its time, fold batch norms, capture a CUDA graph, compare inference engines and see where they save time, and measure latency under load.
 #
-# **Time:** 60 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 3 minutes to run
+# **Time:** 60 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 2 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -27,11 +27,14 @@ os.environ |= {
 }  # fmt: skip
 
 # %% [markdown]
-# In training, only **throughput** mattered: images per second. A user waits for one prediction, so **latency**, the time from request to response, matters too. One prediction starts many operators. You remove some operators, launch the rest with a single call, compare engines, share fixed costs across a batch, and finally serve many users who wait for each other.
+# In training, only **throughput** mattered: images per second. A user waits for one prediction, so **latency**, the time from request to response, matters too. One prediction starts many operators. You remove some operators, launch the rest with a single call, compare engines, share fixed costs across a batch, and serve many users.
 #
 # ## A checkpoint and its score
 #
-# The next cell trains ResNet-50 on the road signs, at 64 × 64 pixels. `rn50 score` then scores the checkpoint in a new process that has only the files. **Predict:** how close will its top-1 be to the accuracy that training reported?
+# The next cell trains ResNet-50 on the road signs, at 64 × 64 pixels. `rn50 score` then scores the checkpoint in a new process that has only the files. **Predict:** by how many points will its top-1 differ from training's?
+
+# %%
+guess = "?"  # your number
 
 # %% language="bash" magic_args="-e"
 # set -o pipefail
@@ -68,6 +71,7 @@ from workshop.lessons import nb07, nb07_checks
 
 for file in ("train.json", "score.json"):
     print(file, json.loads(Path(file).read_text())["metrics"]["val.top1"][-1])
+print(f"You predicted a difference of {guess} points.")
 
 random.seed(seed)
 keep_memory()  # as `rn50` does, so that new arrays cost no page faults
@@ -117,12 +121,13 @@ logits = predict(model, images)
 # - **warm-up**: the first calls allocate memory and choose kernels;
 # - a clock that **waits**: on a GPU, a call returns as soon as its work is queued.
 #
-# The clock below has all four if its first call is discarded.
+# `call` below uses `inference_mode` and waits. You provide the rest: a network in evaluation mode, and a first call that you discard.
 #
-# Images are 64 × 64 on a CPU; on a GPU, 224 × 224 and from here on in `float16`. Trace one image at a time. On a GPU, Python launches **kernels** one after another; `waiting` is the time when no kernel is running. On a CPU, each operator finishes before the next one starts. **Predict:** how many operators does one prediction start? (The network has 53 convolutions.)
+# On a CPU, images are 64 × 64, as in training. On a GPU, they are 224 × 224 and, from here on, in `float16`: speeds are realistic, accuracy is not. Trace one image at a time. On a GPU, Python launches **kernels** one after another; `waiting` is the time when no kernel is running. On a CPU, each operator finishes before the next one starts. **Predict:** how many operators does one prediction start? (The network has 53 convolutions.)
 
 
 # %%
+guess = "?"  # your number
 wait = torch.cuda.synchronize if on_gpu else (lambda: None)
 
 
@@ -163,14 +168,15 @@ def traced(net, batch):
     return (len(calls) - len(inner)) // 3, kernels // 3
 
 
-guess = None  # your number
 operators, launched = traced(eager, one)
 kinds = workshop.trace("trace.json", of="prediction")
 busy = sum(kinds.values()) - kinds["waiting"]  # on a GPU, ms in which a kernel runs
-print(f"{operators} operators, {launched} GPU kernels; you predicted {guess or '?'} operators")
+print(f"{operators} operators; you predicted {guess}")
+if on_gpu:
+    print(f"{launched} GPU kernels")
 
 # %% [markdown]
-# What does it cost just to *start* an operator? In the table, part of it is in *other*, part in the operator's own row; on a GPU, in *waiting*. Time a short and a long chain of convolution, batch norm and ReLU on a single number, so there is almost nothing to compute. The extra time of the long chain, divided by its extra operators, is the cost of one start.
+# What does it cost just to *start* an operator? In the table, part of it is in *other*, part in the operator's own row; on a GPU, in *waiting*. Time a short and a long chain of convolution, batch norm and ReLU on a single number, so that almost nothing is computed. The extra time of the long chain, divided by its extra operators, is the cost of one start. In the network, it may be higher: convolutions displace what the caches hold.
 
 
 # %%
@@ -210,7 +216,7 @@ print(f"{started / alone:.0%} of a prediction of {alone:.2f} ms")
 #
 # `gamma · (W x − mean) / std + beta  =  (gamma / std · W) x + (beta − gamma · mean / std)`, with `std = √(var + eps)`
 #
-# **Your turn:** write `fold`, which the cell below applies to every pair of a convolution and a batch norm. In PyTorch, gamma and beta are `norm.weight` and `norm.bias`; the rest is `norm.running_mean`, `norm.running_var` and `norm.eps`. `conv.weight` has the shape (channels out, channels in, height, width), and there is no `conv.bias`. **Predict:** by how much do the logits, the outputs before softmax, change, and, judging by the table, how many times as fast can folding make a prediction?
+# **Your turn:** write `fold`, which the cell below applies to every such pair. In PyTorch, gamma and beta are `norm.weight` and `norm.bias`; the rest is `norm.running_mean`, `norm.running_var` and `norm.eps`. `conv.weight` has the shape (channels out, channels in, height, width), and there is no `conv.bias`. **Predict** two things: by how much do the logits (the outputs before softmax) change? Judging by the table, how many times as fast can folding make a prediction?
 #
 # The course's rule: a difference is clear if the ratios of at least five turns are all on the same side of 1.
 
@@ -221,7 +227,7 @@ def fold(conv, norm):
     return None  # your code
 
 
-guess = None  # your number: how many times as fast?
+guess = "?", "?"  # the largest change of a logit; how many times as fast
 
 
 # %%
@@ -235,23 +241,24 @@ for module in list(folded.modules()):
             conv.weight, conv.bias = nn.Parameter(weight.detach()), nn.Parameter(bias.detach())
             setattr(module, name, nn.Identity())
 change = (predict(folded, images) - logits).abs().max()
-print(f"Logits of up to {logits.abs().max():.1f} change by up to {change:.1e}")
+print(f"Logits of up to {logits.abs().max():.1f} change by up to {change:.1e};", end=" ")
+print(f"you predicted {guess[0]}")
 folded = ready(folded, dtype)
-print("{} operators, {} GPU kernels now".format(*traced(folded, one)))
+operators_now, launched_now = traced(folded, one)
+print(f"{operators_now} operators now")
 workshop.trace("trace.json", of="prediction")
-norms = sum(isinstance(layer, nn.BatchNorm2d) for layer in model.modules())
-saved = kinds["normalisation"] + norms * per_start  # ms: their work and their starts
-print(
-    f"The table and the starts predict about {alone / (alone - saved):.2f} times the speed",
-    end="; ",
-)
-print(f"you predicted {guess or '?'}")
+saved = kinds["normalisation"] + (operators - operators_now) * per_start  # ms: work and starts
+if on_gpu:  # kernels run while others are launched: only launches that disappear save time
+    print(f"{launched_now} GPU kernels now")
+    saved = (launched - launched_now) * per_start
+predicted = alone / (alone - saved)
+print(f"Predicted from the measurements: {predicted:.2f} times the speed; by you: {guess[1]}")
 times = race({"eager": (eager, one), "folded": (folded, one)}, rounds)
 speed = workshop.ratio(times["eager"] / times["folded"])
 print(f"In turns, the speed of folded over eager: {speed}")
 
 # %% [markdown]
-# The logits differ by rounding only. On a CPU, folding saves the starts of the batch norms and *normalisation* in the first table: the **memory traffic** of a layer that reads its input and writes its output. On a GPU, eager PyTorch adds the bias in a separate kernel, so as many kernels are launched as before: folding pays once `torch.compile` or an engine fuses the addition with the ReLU after it.
+# The logits differ by rounding only. On a CPU, folding saves the starts of the batch norms and their passes over the data. Part of this returns as *copy*: PyTorch's own convolution first copies the bias into its output. On a GPU, eager PyTorch adds the bias in a separate kernel, so as many kernels are launched as before: folding pays once `torch.compile` or an engine fuses the addition with the ReLU after it.
 #
 # ## One launch for all kernels
 #
@@ -285,24 +292,27 @@ def graph_gain(batch, launches, kernels):
 # %%
 capture = nb07_checks.check_capture(capture, device)
 avoided = 1 - busy / alone if on_gpu else started / alone
-print(f"One launch for all would save at most {avoided:.0%} of a prediction here")
+bound = "at most" if on_gpu else "about"
+print(f"One launch for all would save {bound} {avoided:.0%} of a prediction here")
 graph_gain = nb07_checks.check_gain(graph_gain)
 speeds = {key.removeprefix("h100.predict."): one.value for key, one in session.results.items()}
 launches, kernels = 1000 / speeds["eager.1"], 1000 / speeds["eager.256"]  # ms; ms per image
-print(f"{session.results['h100.predict.eager.1'].provenance}, float16, 224 px, copies included:")
-for way, n in (("graph", 1), ("graph", 16), ("graph", 256), ("pinned", 256),
-               ("compiled", "torchvision")):  # fmt: skip
-    gain, yours = speeds[f"{way}.{n}"] / speeds[f"eager.{n}"], ""
-    if way == "graph":
-        yours = f"; your model: {graph_gain(n, launches, kernels):.1f}"
-    print(f"{n}, {way}: {gain:.1f} times eager ({speeds[f'eager.{n}']:,} img/s){yours}")
+rows = []
+for name in ("graph.1", "graph.16", "graph.256", "pinned.256", "compiled.torchvision"):
+    way, n = name.split(".")
+    yours = graph_gain(int(n), launches, kernels) if way == "graph" else None
+    times = speeds[name] / speeds[f"eager.{n}"]
+    batch = "256, torchvision" if way == "compiled" else n
+    rows.append([batch, way, speeds[name], times, yours])
+caption = f"{session.results['h100.predict.eager.1'].provenance}, float16, 224 px, copies included"
+workshop.table(rows, ["batch", "version", "img/s", "times eager", "your model"], caption)
 
 # %% [markdown]
-# At batch 1, the model is wrong: one image cannot keep a GPU's cores busy. Still, no kernel runs for at least 1 − 1/7.2 = 86% of eager's time. With a large batch, the kernels hide the launches: the graph gains hardly more than eager from **pinned** memory, from which a GPU copies directly. Faster kernels gain more: `torch.compile` fuses what follows a convolution (torchvision's network, batch 256).
+# At batch 1, the model is wrong: one image cannot keep a GPU's cores busy. Still, no kernel runs for at least 1 − 1/7.2 = 86% of eager's time. With a large batch, the kernels hide the launches: a graph is hardly faster than eager execution with **pinned** memory, from which a GPU copies directly. Faster kernels gain more: `torch.compile` fuses what follows a convolution.
 #
 # ## Faster kernels: other engines
 #
-# **ONNX** is a file format that stores operations and weights; most engines read it, including NVIDIA's TensorRT. The next cell exports your folded network for ONNX Runtime and, on a CPU, Intel's OpenVINO; if independent programs give the same answers, the export works.
+# **ONNX** is a file format that stores operations and weights; most engines read it, including NVIDIA's TensorRT. The next cell exports your folded network for ONNX Runtime and, on a CPU, Intel's OpenVINO. If independent programs agree up to rounding, the export works (in `float16`, a close call may flip).
 
 # %%
 import logging
@@ -335,7 +345,8 @@ onnx = onnxruntime.InferenceSession("float.onnx", options, [provider])
 def run_onnx(x):
     if provider == "CPUExecutionProvider":
         return torch.tensor(onnx.run(None, {"images": x.cpu().numpy()})[0])
-    x, binding = x.contiguous(), onnx.io_binding()  # the batch stays on the GPU
+    # the batch stays on the GPU; ONNX Runtime wants channels first
+    x, binding = x.contiguous(), onnx.io_binding()
     torch.cuda.synchronize()
     binding.bind_input("images", "cuda", 0, np.float16, tuple(x.shape), x.data_ptr())
     binding.bind_output("logits", "cuda")
@@ -362,9 +373,10 @@ if slow:
 # %% [markdown]
 # ## Which version is fastest, and at which batch?
 #
-# All versions and batches take turns in random order. Speeds drift, so compare only within a race, and believe a small gain, such as folding's, only if a second race confirms it. **Predict** the order at batch 1, and at the largest batch.
+# All versions and batches take turns in random order. Speeds drift, so compare only within a race, and believe a small gain, such as folding's, only if a second race confirms it. **Predict** the fastest version at batch 1 and at the largest.
 
 # %%
+guess = "?", "?"  # the names of two versions
 works = {
     (name, n): (form, many[:n])
     for name, form in forms.items()
@@ -374,16 +386,15 @@ results = race(works, rounds)
 
 fig, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
 best = {}
-for ax, n in zip(axes, (small, large), strict=True):
+for ax, n, yours in zip(axes, (small, large), guess, strict=True):
     times = {name: values for (name, batch), values in results.items() if batch == n}
-    speeds = {name: workshop.ratio(times["eager"] / values) for name, values in times.items()}
     order = sorted(times, key=lambda name: np.median(times[name]))
     best[n], second, *_ = order
     lead = workshop.ratio(times[second] / times[best[n]])
-    print(f"Batch {n}: the speed of {best[n]} over {second}: {lead}")
+    print(f"Batch {n} (you predicted {yours}): the speed of {best[n]} over {second}: {lead}")
     for name in order:
         if name != "eager":
-            print(f"  {name}, speed over eager: {speeds[name]}")
+            print(f"  {name}, speed over eager: {workshop.ratio(times['eager'] / times[name])}")
     clearly = "clearly" if lead.clear else "not clearly"
     colours = {best[n]: workshop.FINDING} if lead.clear else {}
     workshop.spans(ax, {name: times[name] for name in order}, colours)
@@ -391,15 +402,23 @@ for ax, n in zip(axes, (small, large), strict=True):
            xscale="linear", xlim=(0, 1.1 * max(map(max, times.values()))))  # fmt: skip
 fig.suptitle(f"Median and range, {rounds} turns; {device}, {session.dtype}, {size} px")
 workshop.figure(fig, alt="ms per batch of each version, with its range.")
+if on_gpu:
+    print(f"Batch {small}: the trace allows a graph a gain of at most {alone / busy:.1f}")
 again = workshop.ratio(results["eager", small] / results["folded", small])
-confirmed = all(one.clear and one.low > 1 for one in (speed, again))
-print(f"Both races show a clear gain by folding at batch {small}: {'yes' if confirmed else 'no'}")
+clear = sum(one.clear and one.low > 1 for one in (speed, again))
+print(f"Folding at batch {small}: predicted {predicted:.2f}, then {speed.median:.2f},", end=" ")
+print(f"now {again.median:.2f}; {clear} of 2 races show a clear gain")
 
 # %% [markdown]
+# If only the medians agree with the prediction, folding's gain is not confirmed: one disturbed turn can hide it.
+#
 # *Where* is ONNX Runtime (GPU: `torch.compile`) faster than `folded`: in convolutions (with what is fused into them) or in the rest? **Predict** which part saves more.
 
 
 # %%
+guess = "?"  # "convolutions" or "the rest"
+
+
 def parts(name, batch):
     """Return a version's milliseconds in convolutions and in the rest."""
     if name == "ONNX Runtime":
@@ -419,7 +438,8 @@ for n in [large] if on_gpu else [small, large]:
         least = np.min([parts(name, many[:n]) for _ in range(3)], axis=0)
         rows.append([f"batch {n}, {name}", *least])
     gain = np.subtract(rows[-2][1:], rows[-1][1:])
-    print(f"Batch {n}: {other} saves {sum(gain):.1f} ms, {gain[0]:.1f} of them in convolutions")
+    print(f"Batch {n} (you predicted {guess}): {other} saves {sum(gain):.1f} ms,", end=" ")
+    print(f"{gain[0]:.1f} of them in convolutions")
     if not on_gpu:
         print(f"Batch {n}, convolutions of folded:", nb07.convolutions("trace.json"))
 caption = "The least of three profiles; PyTorch's rest includes Python, ONNX Runtime's does not"
@@ -433,23 +453,24 @@ workshop.table(rows, ["", "convolution, ms", "the rest, ms"], caption)
 # All images of a batch share the same operator starts. **Predict** by what factor the throughput of `eager` rises from batch 1 to the largest.
 
 # %%
-guess = None  # your number
-print(f"Images per second at batch {large} over batch {small} (you predicted {guess or '?'}):")
+guess = "?"  # your number
+print(f"Images per second at batch {large} over batch {small} (you predicted {guess}):")
 for name in forms:
     if name != "torch.compile":
         gain = workshop.ratio(large * results[name, small] / (small * results[name, large]))
         print(f"  {name}: {gain}")
 factor = alone / (busy if on_gpu else alone - started)
-print(f"Shared starts explain a factor of at most {factor:.2f}")
+print(f"Shared starts explain a factor of {bound} {factor:.2f}")
 
 # %% [markdown]
-# Engines with the same code at all sizes gain, too: the weights are read once per batch, and larger matrices keep the cores busier. What `eager` gains beyond that on a CPU is PyTorch's other code (above).
+# The engines gain, too, probably because the weights (94 MB in `float32`) are read once per batch and larger matrices keep the cores busier. On a CPU, `eager` gains more if a large batch moves convolutions to oneDNN's code (counted above).
 #
 # ## One request
 #
 # A real request is a JPEG file. Time its preparation and the network separately, without a queue. The **p95** is the time within which 95% of requests are answered; p50 is the median. Providers promise a p95 or p99, because the mean and the median hide the slowest requests. **Predict:** what fraction of the time does the preparation take, and what is p95 / p50?
 
 # %%
+guess = "?", "?"  # percent; p95 / p50
 version = best[small]
 quick = forms[version]
 preparing, latency = [], []
@@ -463,15 +484,17 @@ with torch.inference_mode():
 preparing, latency = np.array(preparing[3:]), np.array(latency[3:])  # the first warm up
 p50, p95 = np.percentile(latency, (50, 95), method="inverted_cdf")
 share = 100 * np.median(preparing / latency)
-print(f"{version}: p50 {p50:.2f} ms, p95 {p95:.2f} ms ({p95 / p50:.2f} times p50),", end=" ")
-print(f"slowest {latency.max():.2f} ms; preparation {share:.0f}% of a typical request")
+print(f"{version}: p50 {p50:.2f} ms, p95 {p95:.2f} ms, slowest {latency.max():.2f} ms")
+print(f"p95 / p50: {p95 / p50:.2f}; you predicted {guess[1]}")
+print(f"Preparation: {share:.0f}% of a typical request; you predicted {guess[0]}%")
+print(f"The network alone: {np.median(latency - preparing):.2f} ms; next: {requests} requests")
 
 # %% [markdown]
 # ## Many users: latency under load
 #
-# Real requests arrive at their own rate, whatever the queue (an **open loop**), and latency counts from the arrival. The **load** is the rate of requests times the time that one takes: at 100%, *single* never pauses, and above it, the queue grows without end. Two servers answer prepared images: *single* takes one request at a time; *batched* takes all that are waiting, up to `most` of them (**dynamic batching**). Preparation runs in other processes, as in notebook 05; in this process, capacity would fall by the share above.
+# Real requests arrive at their own rate, whatever the queue (an **open loop**), and latency counts from the arrival. The **load** is the arrival rate times the service time of one request. Near 100%, *single* hardly ever pauses; above it, the queue grows for as long as requests arrive. There are two servers: *single* takes one request at a time; *batched* takes all that are waiting, up to `most` of them (**dynamic batching**). The images are already prepared; in the serving process, preparation would cut capacity by the share above.
 #
-# **Your turn:** write `ideal_latencies`, a simulation of *single* without disturbances. A request starts when it has arrived and the server is free. **Predict** also the p95 of *single* at a load of 150%.
+# **Your turn:** write `ideal_latencies`, a simulation of *single* without disturbances: a request starts when it has arrived and the server is free. Then write `take`, which chooses the real servers' batches. **Predict** the p95 of *single* at a load of 150% from the last line above.
 
 
 # %%
@@ -483,11 +506,20 @@ def ideal_latencies(arrivals, service):
     return None  # your code
 
 
-guess = None  # your number: p95 of single at 150% load, in ms
+def take(arrivals, done, now, limit):
+    """Return how many requests to answer at once: all that have arrived by `now`, at most `limit`.
+
+    The first `done` requests are answered; at least one more has arrived.
+    """
+    return None  # your code
+
+
+guess = "?"  # your number: p95 of single at 150% load, in ms
 
 
 # %%
 ideal_latencies = nb07_checks.check_latencies(ideal_latencies)
+take = nb07_checks.check_take(take)
 most = 16
 sizes = graphs if on_gpu else range(1, most + 1)
 
@@ -504,10 +536,10 @@ def serve(arrivals, limit):
     latencies, services, begin = [], [], time.perf_counter()
     while (done := len(latencies)) < requests:
         now = 1000 * (time.perf_counter() - begin)
-        if now < arrivals[done]:  # nothing to do; it sleeps up to 0.2 ms too long
+        if now < arrivals[done]:  # nothing to do: wake 0.2 ms early, since sleep overshoots
             time.sleep(max(0, arrivals[done] - now - 0.2) / 1000)
             continue
-        count = min(limit, np.searchsorted(arrivals, now, side="right") - done)
+        count = int(take(arrivals, done, now, limit))
         answer(count)
         end = 1000 * (time.perf_counter() - begin)
         services.append(end - now)
@@ -518,55 +550,66 @@ def serve(arrivals, limit):
 # %%
 for n in sizes:
     answer(n)  # warm up
-idle = race({n: (answer, n) for n in (1, most)}, session.repeats)
-service = np.median(idle[1])
+spaced = 3 * np.median(results[version, small]) * np.arange(requests)  # no request waits
+service = serve(spaced, 1)[1].mean()  # the race took the least of three calls
 servers, loads = {"single": 1, "batched": most}, (0.8, 1.5)
 served = {(load, name): [] for load in loads for name in servers}
-ideal = []  # ms: mean latencies at 80% load
-for sequence in range(session.sequences):
-    gaps = np.random.default_rng([seed, sequence]).exponential(service, requests)
-    ideal.append(np.mean(ideal_latencies(np.cumsum(gaps) / 0.8, service)))
+drawn = [np.random.default_rng([seed, i]) for i in range(session.sequences)]
+sequences = [np.cumsum(one.exponential(service, requests)) for one in drawn]  # at 100% load
+for arrivals in sequences:
     for (load, name), runs in served.items():
-        runs.append(serve(np.cumsum(gaps) / load, servers[name]))
+        runs.append(serve(arrivals / load, servers[name]))
 
 latencies, services = map(np.array, zip(*served[0.8, "single"], strict=True))
-print("Mean latency of single at 80% load over ideal:", workshop.ratio(latencies.mean(1) / ideal))
-middle, slow = np.percentile(services, (50, 95)) / service
-print(f"Its service times: median {middle:.2f}, p95 {slow:.2f} times the idle median")
-formula = service * (1 + 0.8 / (2 * (1 - 0.8)))  # an endless run (Pollaczek and Khinchine)
-print(f"Ideal over the formula: {min(ideal) / formula:.2f} to {max(ideal) / formula:.2f}")
-more = workshop.ratio(most * idle[1] / idle[most])
-print(f"Requests per second in batches of {most} over single: {more}")
+own = services.mean(1)  # ms: the mean service time of each run
+ideal = np.array([[list(ideal_latencies(arrivals / load, service)) for arrivals in sequences]
+                  for load in loads])  # fmt: skip
+again = [list(ideal_latencies(arrivals / 0.8, ms))
+         for arrivals, ms in zip(sequences, own, strict=True)]  # fmt: skip
+low, middle, high = 0.8 * np.percentile(own, (0, 50, 100)) / service
+print(f"Nominal load 80%; real load {middle:.0%} ({low:.0%} to {high:.0%})")
+means = ideal[0].mean(1)
+print("Mean latency of single, measured over simulated:", workshop.ratio(latencies.mean(1) / means))
+print("  simulation as slow as the run:", workshop.ratio(latencies.mean(1) / np.mean(again, 1)))
+print(f"Simulated means: {min(means):.1f} to {max(means):.1f} ms")
 tails = {}
 for key, runs in served.items():
     tails[key] = np.percentile([ms for ms, _ in runs], 95, axis=1, method="inverted_cdf")
 gains = {load: workshop.ratio(tails[load, "single"] / tails[load, "batched"]) for load in loads}
 for load, gain in gains.items():
     print(f"p95 at {load:.0%} load, single over batched: {gain}")
+marks = np.median(np.percentile(ideal, 95, axis=2, method="inverted_cdf"), axis=1)
 middle = np.median(tails[1.5, "single"])
-print(f"p95 of single at 150% load: {middle:.0f} ms; you predicted {guess or '?'}")
+print(f"p95 of single at 150% load: {middle:.0f} ms, {marks[1]:.0f} simulated;", end=" ")
+print(f"you predicted {guess}")
 rows = {f"{load:.0%} load, {name}": p95s for (load, name), p95s in tails.items()}
 fig, ax = plt.subplots(figsize=(9, 3.4), layout="constrained")
 workshop.spans(ax, rows, {row: workshop.FINDING for row in rows if "single" not in row})
+ax.plot(marks, (0.25, len(servers) + 0.25), "k^", label="single, simulated")
+ax.axvline(service, color="grey", ls=":", label="service time")
+ax.legend()
 effect = ("cuts", "raises")[gains[0.8].low < 1] if gains[0.8].clear else "does not clearly change"
 ax.set(title=f"Batching {effect} p95 at 80% load")
 ax.set_xlabel(f"p95 in ms (log scale), {session.sequences} sequences; {version}, {size} px")
 workshop.figure(fig, alt="p95 of both servers at each load, with its range.")
 
 # %% [markdown]
-# Your simulation knows the arrivals, so what exceeds it is the machine: service times that are longer than on an idle machine raise the real load, and varying ones make waits longer. The formula is the mean of an endless run; in a short one, luck decides. Above 100%, the p95 of *single* only tells how long you measured. Batches raise the limit by about the printed factor of requests per second, but each request waits for its whole batch.
+# Your simulation uses the same arrivals, so any difference comes from the service times: a longer mean raises the real load, and variation makes waits longer. If the second ratio is near 1, the mean explains it. The simulated means differ by chance alone. Above 100%, the p95 of *single* only reflects how long you measured. Batches raise the limit by up to the factor of *A larger batch*, but each request waits for its whole batch.
 #
 # ## Where is the time going now?
 
 # %% tags=["results"]
 p95s = tails[0.8, "single"]
+waiting = 1 - services.mean() / np.median(p95s)
+print(f"No queue, p50 {p50:.1f} ms: preparation {share:.0f}%, network {100 - share:.0f}%")
+print(f"80% load, p95 {np.median(p95s):.1f} ms: waiting {waiting:.0%}, network {1 - waiting:.0%}")
 session.note("preparation", share, "%", "share of a request spent on preparation")
 session.note("p95", float(p95), "ms", f"p95 of one run of {requests} requests, no queue")
 what = f"p95 of single at 80% load ({min(p95s):.1f} to {max(p95s):.1f} ms)"
 session.note("p95_load", float(np.median(p95s)), "ms", what)
 
 # %% [markdown]
-# A single request waits for its preparation and its operators; near capacity, for other requests. So publish latency and throughput, with batch, image size, precision, threads and load.
+# Without a queue, requests only take preparation and computation; at 80% load, the slowest 5% mostly wait for other requests. So publish latency and throughput, with batch, image size, precision, threads and load.
 #
 # ## Key takeaways
 #

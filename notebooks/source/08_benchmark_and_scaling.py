@@ -33,7 +33,7 @@ usual = torch.float32 if emulated else half  # precision of everything else
 precision = str(usual).removeprefix("torch.")
 if ranks is None:
     ranks = min(8, gpus) if gpus > 1 else 2
-big = session.batch
+big, pixels = session.batch, max(32, session.size // 2) if emulated else session.size
 wait = torch.cuda.synchronize if gpus else (lambda: None)  # a CPU has nothing to wait for
 os.chdir(session.folder)  # everything below is written here
 os.environ |= {
@@ -50,7 +50,7 @@ os.environ |= {
 #
 # ## Measure one device
 #
-# A typical first benchmark has a model, a batch, a training step and a clock:
+# A typical first benchmark:
 
 # %%
 # %%writefile first.py
@@ -106,7 +106,7 @@ if __name__ == "__main__":
 # for turn in $(seq $TURNS); do python first.py; done | tee first.txt
 
 # %% [markdown]
-# "My ResNet-50 trains at …", with the largest of these numbers: is that true? **Find three mistakes.**
+# Suppose that you publish "My ResNet-50 trains at …" with the largest of these numbers. Is that true? **Find three mistakes.**
 #
 # **Your turn: write a better clock**, in about eight lines. `step()` may return before its work is done; `wait()` returns when all work is done.
 
@@ -127,11 +127,11 @@ measure = nb08_checks.check_clock(measure, "clock.py")
 # %% [markdown]
 # ## Seven mistakes
 #
-# Most experiments take *n* ratios of a wrong to a right result, in turns if possible. The rule of this course, `workshop.ratio`: a difference is clear if *n* ≥ 5 and all ratios are on one side of 1. With *n* = 5, two equally fast variants look clearly different in 1 of 16 comparisons, so repeat a comparison before you act on it. **Predict** for each mistake the ratio of wrong to right: 2 is twice too fast.
+# Most experiments below take *n* ratios of a wrong result to a right one, in turns if possible. The rule of this course, `workshop.ratio`: a difference is clear if *n* ≥ 5 and all ratios are on one side of 1. With *n* = 5, two equally fast variants look clearly different in 1 of 16 comparisons, so repeat a comparison before you act on it. **Predict** for each mistake the ratio of wrong to right: 2 is twice too fast.
 #
 # ### 1. No warm-up, and a clock that does not wait
 #
-# The first steps allocate memory and choose kernels. On a GPU, `step` returns as soon as its work is queued. On a CPU, it returns when it is done, so the next cell runs it in a thread, which stands in for the queue. (It may be slower there: compare only within a line.)
+# The first steps allocate memory and choose kernels. On a GPU, `step` returns as soon as its work is queued. On a CPU, it returns when it is done, so the next cell runs it in a thread, which stands in for the queue. (A step may be slower there: compare only within a line. On a GPU, launching takes a larger part of a step, so the ratio is smaller.)
 
 
 # %%
@@ -139,12 +139,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 from first import device, model, train, training_step
 
-guesses = {1: None, 2: None, 3: None, 6: None, 7: None}  # your ratios
 
-
-def show(mistake, wrong, right, unit="img/s"):
+def show(mistake, wrong, right, guess=None, unit="img/s"):
     """Print the medians of wrong and right results, and what their ratios say."""
-    middle, guess = [np.median(values) for values in (wrong, right)], guesses[int(mistake[0])]
+    middle = [np.median(values) for values in (wrong, right)]
     texts = [f"{value:,.{0 if value > 99 else 2}f}" for value in middle]
     print(f"{mistake}: {texts[0]} instead of {texts[1]} {unit};", end=" ")
     print(f"wrong over right: {workshop.ratio(np.divide(wrong, right))}", end="")
@@ -155,10 +153,17 @@ def no_wait():
     """Return at once."""
 
 
+guess = None  # your ratio, without warm-up
 step = training_step(big)
 right = big / np.array(measure(step, session.steps, 2, wait))
 rates = np.loadtxt("first.txt", usecols=range(4), ndmin=2).T
-show("1. no warm-up", rates[0], np.median(right) if gpus else rates[3])  # a GPU's need waiting
+low, middle, high = np.quantile(right, [0, 0.5, 1])
+print(f"your clock: {middle:,.1f} ({low:,.1f} to {high:,.1f}) img/s;", end=" ")
+print(f"first.py's largest: {rates.max():,.1f}")
+if high > 1.5 * low:
+    print("Warm steps vary by more than half: something else runs. Repeat from first.py on.")
+# on a GPU, first.py did not wait
+show("1. no warm-up", rates[0], np.median(right) if gpus else rates[3], guess)
 
 launch, finish = step, wait
 if not gpus:
@@ -174,11 +179,12 @@ show("1. no waiting", big / np.array(queued), big / np.array(waited))
 # %% [markdown]
 # ### 2. The wrong mean, and the best of n
 #
-# If half of your batches run at 100 images/s and half at 50, the average speed is not 75: 200 images take 1 + 2 s, or 66.7 images/s. Divide total images by total seconds; for equal batches, that is the **harmonic mean** of the rates. Here, every other step only predicts. The best of *n*, the third mistake of the benchmark above, is also above the mean.
+# If half of your batches run at 100 images/s and half at 50, the average speed is not 75: 200 images take 1 + 2 s, or 66.7 images/s. Divide total images by total seconds; for equal batches, that is the **harmonic mean** of the rates. In the next cell, every other step runs only the forward pass. The best of *n*, the third mistake of the benchmark above, is also above the mean.
 
 # %%
 import itertools
 
+guess = None  # your ratio
 images = torch.randn(big, 3, session.size, session.size, device=device)
 images = images.contiguous(memory_format=torch.channels_last)
 
@@ -191,7 +197,7 @@ def predict():
 
 mixed = itertools.cycle([predict, step])
 pairs = np.array(measure(lambda: next(mixed)(), 2 * session.steps, 2, wait)).reshape(-1, 2)
-show("2. mean of rates", np.mean(big / pairs, axis=1), 2 * big / pairs.sum(axis=1))
+show("2. mean of rates", np.mean(big / pairs, axis=1), 2 * big / pairs.sum(axis=1), guess)
 best = np.random.default_rng(0).choice(right, size=(1000, 5)).max(axis=1).mean()
 above = best * np.mean(1 / right) - 1
 print(f"your warm steps: the best of 5 is {above:.1%} above the mean")
@@ -202,7 +208,8 @@ print(f"your warm steps: the best of 5 is {above:.1%} above the mean")
 # NVIDIA's table (see [below](#Predict-GPUs-you-do-not-have)) reports FP16 as 3.6 times as fast as FP32 on a V100, but with 208 images per step instead of 96. How much do 16 bits gain with equal batches? Let what you compare **take turns**, so that a slowdown affects both.
 
 # %%
-batch, pixels = (4, max(32, session.size // 2)) if emulated else (big, session.size)
+guess = None  # your ratio
+batch = 4 if emulated else big
 fewer = max(2, batch // 2)
 in_half = training_step(batch, pixels, dtype=half)
 in_full = training_step(batch, pixels, dtype=torch.float32)
@@ -210,13 +217,15 @@ in_small = training_step(fewer, pixels, dtype=torch.float32)
 variants = in_half, in_full, in_small
 turns = [[measure(one, 1, 1, wait)[0] for one in variants] for _ in range(session.turns)]
 half_s, full_s, small_s = np.array(turns).T
-print(f"{half} over {'TF32' if gpus else 'float32'}, batches {batch} and {fewer}:")
-show("3. unequal batches", (batch / half_s) / (fewer / small_s), full_s / half_s, "times")
+print(
+    f"{str(half).removeprefix('torch.')} over {'TF32' if gpus else 'float32'}, batches {batch} and {fewer}:"
+)
+show("3. unequal batches", (batch / half_s) / (fewer / small_s), full_s / half_s, guess, "times")
 
 # %% [markdown]
-# ### 4. An empty run counted as a result
+# ### 4. A sweep
 #
-# A **sweep** runs each batch size once. This one divides the data set's images by the seconds of an epoch, after one that warms up. **Predict** its fastest batch.
+# A **sweep** runs each batch size once. The one below divides the number of images by the seconds of its second epoch; the first warms up. **Predict** which batch is fastest.
 
 # %%
 from torch.utils.data import DataLoader, TensorDataset
@@ -238,7 +247,7 @@ torch.cuda.empty_cache()  # the processes below need the memory
 #
 # ### 5. A stale report
 #
-# NVIDIA's benchmark starts one run per batch, ignores the exit status, and reads the report file. Suppose the run fails and yesterday's report is still there:
+# NVIDIA's benchmark starts one run per batch, ignores the exit status, and reads the report file. Suppose the run fails, and yesterday's report is there:
 
 # %% language="bash" magic_args="-e"
 # echo '{"metrics": {"train.total_ips": [1442.6]}}' > report.json  # yesterday's
@@ -249,13 +258,13 @@ torch.cuda.empty_cache()  # the processes below need the memory
 # grep -A 3 'total_ips, images' log.txt || cat log.txt
 
 # %% [markdown]
-# Accept a number only if *this* run wrote it and exited with 0. `rn50 benchmark`, with the flags of NVIDIA's `benchmark.py`, reports the batch that was never full as failed. **Total IPS** is the global batch divided by the mean iteration time; it is below your clock's rate, because real images have to be loaded.
+# Accept a number only if *this* run wrote it and exited with 0. `rn50 benchmark`, with the flags of NVIDIA's `benchmark.py`, reports the batch size that was never filled as failed.
 #
 # ### 6 and 7. A loader that fills its queue, or restarts
 #
 # While you validate or save, the `DataLoader` fills its queue, and a short epoch then only drains that queue.
 #
-# In [NVIDIA's commands](../docs/recipes.md#what-the-published-speeds-measured), `--num-examples 25600` sets the length of DALI's iterator: with eight GPUs, about six restarts in 100 timed iterations. **That follows from the release's source code; its cost was never published.** The next cell compares epochs of 10 batches with one long epoch. A restart starts new processes with an empty queue; with `persistent_workers`, the processes stay, as DALI's threads do.
+# In [NVIDIA's commands](../docs/recipes.md#what-the-published-speeds-measured), `--num-examples 25600` sets the length of DALI's iterator: with eight GPUs, about six restarts in 100 timed iterations. (This follows from the source code; its cost was never published.) For 6, the next cell times 3 batches after a pause, then 10 after the queue is empty; for 7, epochs of 10 batches and one long epoch. A restart starts new processes with an empty queue; with `persistent_workers`, the processes stay, as DALI's threads do.
 
 # %%
 from PIL import Image
@@ -269,6 +278,7 @@ def read(files):
     return torch.from_numpy(np.stack(images))
 
 
+guesses = {6: None, 7: None}  # your ratios
 files = sorted(Path(session.data_root, "train").glob("*/*.jpg"))[:80]
 batches = iter(DataLoader(files * 2 * session.turns, 8, num_workers=2, collate_fn=read))
 short, long = [], []
@@ -276,7 +286,7 @@ for _ in range(session.turns):
     time.sleep(0.5)  # validation, a checkpoint
     short.append(3 * 8 / sum(measure(lambda: next(batches), 3, 0, no_wait)))
     long.append(10 * 8 / sum(measure(lambda: next(batches), 10, 4, no_wait)))
-show("6. short epochs", short, long)
+show("6. short epochs", short, long, guesses[6])
 batches = None  # ends the readers
 
 
@@ -291,11 +301,11 @@ epochs = session.batches // 10
 loaders = (files, epochs), (files, epochs, True), (files * epochs, 1)
 turns = [[loader_rate(*loader) for loader in loaders] for _ in range(session.turns)]
 restarts, persistent, without = np.array(turns).T
-show("7. restarts", restarts, without)
+show("7. restarts", restarts, without, guesses[7])
 show("7. restarts, persistent workers", persistent, without)
 
 # %% [markdown]
-# Time more batches than the queue holds, and restarts only if your training has them. If only the first ratio of 7 is clear, starting processes is what costs. If neither is, five turns did not settle it: run the cell again.
+# Time more batches than the queue holds. Include restarts only if your training has them. If only the first ratio of 7 is clear, starting processes is what costs. If neither is, five turns did not settle it: run the cell again.
 #
 # ## Before you buy: tune one device
 #
@@ -305,11 +315,9 @@ show("7. restarts, persistent workers", persistent, without)
 # - on a GPU, cuDNN's fastest kernels and 16-bit gradients on the wire: `hvd.Compression.fp16`, or `fp16_compress_hook` in DDP's `register_comm_hook`;
 # - on a CPU, `torch.set_num_threads`: cores / `hvd.local_size()`, or / torchrun's variable `LOCAL_WORLD_SIZE`.
 #
-# Rung 6 adds `torch.compile` ([if it compiles in every step](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step)); save the weights of `model`, not of the compiled copy. (Recorded on one H100, batch 256, synthetic images: 5,810 img/s compiled, 4,833 without, on two days.)
+# Rung 6 adds `torch.compile` ([if it recompiles in every step](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step)). (Recorded on two H100s on different days, batch 256: 5,810 img/s compiled, 4,833 without.)
 #
-# Change `runs/train.py` before you open the first diff. Which changes can matter on *your* device? **Predict** rung 5's speed-up over rung 4 as `guess`, then run all rungs in turns. `train.py` counts as rung 5 with any of these settings. (With fewer than two GPUs, each rung has one rank, and rung 2 is left out. Rung 6 needs a GPU and `compiled = True`, above; it runs the finished script.)
-#
-# **MFU** (notebook 06) is relative to the fastest of five large matrix products here, in the same precision.
+# Change `runs/train.py` before you open the first diff. **Predict** rung 5's speed-up over rung 4 as `guess`, then run all rungs in turns. (Any of these settings makes it rung 5. With fewer than two GPUs, each rung has one rank, and rung 2 is left out. Rung 6, always the finished script, needs a GPU and `compiled = True`, above.)
 
 # %%
 from workshop import ladder
@@ -334,9 +342,13 @@ rungs = ladder.race(
 peaks = {}
 for dtype in (torch.float32, half):
     a = torch.randn(session.side, session.side, device=device, dtype=dtype)
-    peaks[dtype] = 2 * session.side**3 / min(measure(lambda a=a: a @ a, 5, 2, wait))  # a limit
+    peaks[dtype] = (
+        2 * session.side**3 / min(measure(lambda a=a: a @ a, 5, 2, wait))
+    )  # a limit: the fastest counts
 flops = resnet.resnet(50, 12).train_flops(pixels)
-print("peaks:", ", ".join(f"{dtype} {peak / 1e12:.3g} TFLOP/s" for dtype, peak in peaks.items()))
+for dtype, peak in peaks.items():
+    name = "TF32" if gpus and dtype == torch.float32 else str(dtype).removeprefix("torch.")
+    print(f"peak for the MFU, {name}: {peak / 1e12:.3g} TFLOP/s")
 rows, gains = [], {}
 for rung, one in rungs.items():
     dtype = half if int(rung[0]) >= 4 and not emulated else torch.float32  # emulated: float32
@@ -350,13 +362,13 @@ ladder.figure()
 # %% [markdown]
 # ## Where is the time going now?
 #
-# Compare rungs in the figure's right half, turn by turn; the bars are medians of different turns, and can mislead both ways. A wide range with one dot far from the others means that something else ran: race again before you change or undo anything. The MFU can fall although training gets faster: 16 bits have a higher peak, of which layers that only move bytes use nothing. Next, change the fastest rung's largest part; for *compute*, 1 / MFU is a bound that no framework reaches.
+# Compare rungs in the right half of the figure: its ratios are taken turn by turn. The bars on the left are medians of different turns and can mislead in either direction. If one dot is far from the others, something else ran: race again. With one rank, rung 5 changes only the layout (on a GPU also cuDNN's choice), so no gain is no surprise; and nearly everything is *compute*, which `--trace` opens up, as in notebook 06. The MFU can fall although training gets faster: the peak is higher in 16 bits, but layers that only move bytes cannot use it.
 #
 # ## Predict several ranks, then explain
 #
 # In **weak scaling**, each rank keeps its batch, so the work grows. In **strong scaling**, they share a fixed batch, so each computes on fewer images per step, but exchanges just as many gradients.
 #
-# Ranks lose time because they **contend** for memory, caches, or a shared GPU, **wait** for the slowest, and **exchange** gradients. In turns, the script below times rank 0 *alone*, on its share of a CPU's cores; all ranks *together*, without any exchange; with a *barrier* after the backward pass; and with DDP's *exchange*. **Predict** the speed-up over one rank of *together*, *barrier* and *exchange*. ([If a collective hangs](../docs/troubleshooting.md#a-collective-times-out-although-every-rank-makes-it))
+# Ranks lose time because they **contend** for memory, caches, or a shared GPU, **wait** for the slowest, and **exchange** gradients. In turns, the script below times rank 0 *alone*, on its share of a CPU's cores; all ranks *together*, without any exchange; with a *barrier* after the backward pass; and with DDP's *exchange*. **Predict** the speed-up over one rank of *together*, *barrier* and *exchange*. ([if a collective hangs](../docs/troubleshooting.md#a-collective-times-out-although-every-rank-makes-it))
 
 # %%
 speedups = {"together": None, "barrier": None, "exchange": None}  # yours, in weak scaling
@@ -466,7 +478,8 @@ for ax, (name, count) in zip(axes, (("weak", big), ("strong", big // ranks)), st
     ax.set_xlabel("speed over one rank (dotted)\n□ barrier + α-β, ◇ your prediction")
     scaled[name] = workshop.ratio(speeds["exchange"])
     ax.set_title(f"{name.title()}, {count} images each: × {scaled[name].median:.2f}")
-    print(f"{name} scaling, {ranks} ranks over one: {scaled[name]}")
+    total = ranks * count / np.median(times["exchange"])
+    print(f"{name} scaling, {ranks} ranks over one: {scaled[name]}; {total:,.1f} img/s in all")
     if name == "strong":
         print(f"  {ranks} × alone, without losses: {workshop.ratio(speeds['alone'])}")
     longer = (times["exchange"] - times["barrier"]) / sending
@@ -481,11 +494,11 @@ both = [cause for name, cause in clear if name == "weak" and ("strong", cause) i
 print("Clear causes, in both measurements:", ", ".join(both) or "none")
 
 # %% [markdown]
-# In weak scaling, *alone* is *n* by definition. In strong scaling, it is lower if half a batch takes more than half the time, which no network changes. The × of a cause is (*alone* + cause) / *alone*, on rank 0. If the exchange is clearly shorter than α-β, the backward pass hid part of it. If it is clearly longer, and the line fits, DDP's copies or slower computing add to it (notebook 03 separates them). If neither, your turns cannot tell.
+# *alone*, times the number of ranks, is what they reach if nothing is lost. In strong scaling, that is less if a smaller batch takes more than its share of the time; a faster network would not help. The × of a cause is (*alone* + cause) / *alone*, on rank 0. On a CPU, *alone* has only its share of the cores: one process with all of them (your clock) may be faster than all ranks. If the exchange is clearly shorter than α-β, the backward pass hid part of it. If clearly longer, and the line fits, DDP's copies or slower computing add to it; `noop_hook`, as in notebook 03, separates them. Otherwise, you cannot tell.
 #
 # ## Predict GPUs you do not have
 #
-# Published Total IPS of a DGX-1 with NVIDIA's MXNet container 18.12 ([the commands](../docs/recipes.md#what-the-published-speeds-measured)):
+# Published **Total IPS** (global batch over mean iteration time) of a DGX-1 with NVIDIA's MXNet container 18.12 ([the commands](../docs/recipes.md#what-the-published-speeds-measured)):
 #
 # | GPUs | FP16, batch 208 | weak scaling | FP32, batch 96 | weak scaling |
 # |---:|---:|---:|---:|---:|
@@ -493,19 +506,18 @@ print("Clear causes, in both measurements:", ", ".join(both) or "none")
 # | 4 | 5391.8 | 3.74 | 1558.6 | 3.89 |
 # | 8 | 10263.2 | 7.11 | 2957.4 | 7.39 |
 #
-# **These runs did not use Horovod:** one process drove all GPUs through MXNet's kvstore `device`. Only the runs on 4 and 8 GPUs restarted the loader (mistake 7), so restarts may be part of this loss. Your loader cannot tell how large a part: it is not DALI on a DGX-1.
+# **These runs did not use Horovod:** one process drove all GPUs through MXNet's kvstore `device`. Only the runs on 4 and 8 GPUs restarted the loader (mistake 7), so restarts may be part of this loss. (Your loader, which is not DALI, cannot tell.)
 #
-# Five models predict published weak-scaling rates that they were not fitted to: NVIDIA's (DGX-1, 8 V100s; DGX A100, 4 and 8) and OneFlow's DLPerf (4 hosts of 8 V100s).
+# Besides *perfect* (*n* GPUs are *n* times as fast), four models predict published weak-scaling rates that they were not fitted to: NVIDIA's (DGX-1, 8 V100s; DGX A100, 4 and 8) and OneFlow's DLPerf (4 hosts of 8 V100s).
 #
-# - **perfect**: *n* GPUs are *n* times as fast.
 # - **wires only**: alpha-beta with NCCL's constants, overlapped with the backward pass.
-# - **Amdahl's law**: a share *s* of the work cannot be parallelised. The speed-up is 1 / (*s* + (1 − *s*) / *n*).
+# - **Amdahl's law**: a share of the work cannot be parallelised.
 # - **stragglers**: wires, plus varying step times. All wait for the slowest.
 # - **communication**: no overlap, and only part of the bandwidth.
 #
 # The last three have one parameter each, fitted to fewer GPUs or to the DGX-1.
 #
-# **Predict:** which models are closest, and how large are their errors?
+# Which models do you expect to be closest, and how large are their errors?
 
 # %%
 models = "perfect", "wires only", "Amdahl", "stragglers", "communication"
@@ -516,11 +528,11 @@ rows.append(["mean absolute error", None, *(f"{error:.1f}" for error in errors)]
 workshop.table(rows, ["published", "GPUs", *models], "Error of the predicted speed, %")
 
 # %% [markdown]
-# Bandwidth and latency alone explain almost none of the V100s' loss. In these eight rows, the last two models err by 3 to 4% on average, but assume different causes, neither of them plausible: the same links would reach 6 to 7% of their bandwidth in mixed precision and 20 to 33% in FP32; the same GPUs' steps would vary by 7 to 17% in mixed precision and by 3 to 4% in FP32. A model can predict a speed without explaining it: *why* a step takes longer (notebook 03's 17.9 ms), only controls and a trace show.
+# Bandwidth and latency alone explain almost none of the V100s' loss. On the A100s, *perfect* misses the mixed-precision rows by 1.5 and 2.3%, *stragglers* by 5.1 and 6.7%. Over all eight rows, the last two models err by 3 to 4% on average, but assume different causes, neither of them plausible: in mixed precision and in FP32, the same links would reach 6 to 7% and 20 to 33% of their bandwidth, and the same GPUs' steps vary by 7 to 17% and by 3 to 4%. A model can predict a speed without explaining it. Only controls and a trace show *why* a step takes longer, such as the 17.9 ms of notebook 03.
 #
 # ## Decide
 #
-# How long do 90 epochs of ImageNet take on 8, 16 or 512 GPUs like yours (without a GPU, like the recorded H100), and what do they cost, if `network` (first code cell) connects the hosts? **Predict** how many times as fast 16 GPUs are as 8 (`sixteen`). One GPU is assumed to compute as fast as your fastest rung with a clear gain. `rn50 scale` cannot separate causes: it attributes all loss that the wires do not explain to *stragglers*, as fitted to the DGX-1. It assumes that loading keeps up.
+# What do 90 epochs of ImageNet cost on GPUs like yours (without a GPU, like the recorded H100), if `network` (first code cell) connects the hosts? **Predict** how many times as fast 16 GPUs are as 8 (`sixteen`). One GPU is assumed to compute as fast as your fastest rung with a clear gain. `rn50 scale` cannot separate causes: it attributes all loss that the wires do not explain to *stragglers*, as fitted to the DGX-1 (for A100s, too pessimistic), and assumes that loading keeps up. Nothing is fitted to H100s.
 
 # %%
 sixteen = None  # your number: the speed of 16 GPUs over that of 8
@@ -540,7 +552,7 @@ os.environ["CLUSTER"] = cluster
 # rn50 scale --gpus 1,8,16,64,512 --dtype float16 --gradient-bytes 2 $CLUSTER
 
 # %% [markdown]
-# Images per second matter only if the network learns. Weak scaling makes the global batch larger: how much accuracy does a batch of 65,536 lose, with a linearly scaled learning rate and five epochs of warm-up? Goyal et al. ran each batch size five times.
+# Weak scaling makes the global batch larger: how much accuracy does a batch of 65,536 lose, with a linearly scaled learning rate and five epochs of warm-up? Goyal et al. ran each batch size five times.
 
 # %%
 accuracies = [f"published.batch.{batch}.error" for batch in (256, 8192, 65536)]
@@ -549,11 +561,11 @@ session.expect(dict.fromkeys(accuracies))
 # %% [markdown]
 # Up to about 8,192 images, the plain recipe loses almost nothing. Beyond that, use strong scaling or a recipe for large batches.
 #
-# Both models are fitted to one host, a DGX-1; DLPerf's four hosts lose more: there, 16 V100s are 1.69 (mixed) and 1.92 (FP32) times as fast as 8. For fast GPUs with one slow adapter per host, the models disagree. Then measure first: rent two such hosts for an hour, and start `bench.py` on both (`torchrun --nnodes 2 …`, with the same `SIZE`, `BATCH` …). The causes you measure there say which model to trust: *stragglers* if the clear loss is waiting, *communication* if it is the exchange. (Two ranks on one device say nothing about two hosts.)
+# Below, both models are fitted once to a DGX-1, which is one host, and once to DLPerf's four hosts: there, with 100 Gbit/s, 16 V100s are 1.69 (mixed) and 1.92 (FP32) times as fast as 8. If they disagree, measure first: rent two such hosts for an hour, and start `bench.py` on both (`torchrun --nnodes 2 …`, with the same `SIZE`, `BATCH` …). The causes you measure there say which model to trust: *stragglers* if the clear loss is waiting, *communication* if it is the exchange.
 #
 # ## Your decision
 #
-# **Your turn:** how many times as fast as 8 must 16 GPUs be before you buy? They cost twice as much per hour: at 1.8 times the speed, a run costs 11% more. Write the number as `threshold`, and the rule: `speeds` has one prediction per cause.
+# **Your turn:** how many times as fast as 8 must 16 GPUs be before you buy? They cost twice as much per hour: at 1.8 times the speed, a run costs 11% more. Set `threshold`, then write the rule: `speeds` is a list with one prediction per cause and fit.
 
 # %%
 threshold = None  # your number: the least speed of 16 GPUs over 8
@@ -567,12 +579,15 @@ def decide(speeds, threshold):
 # %% tags=["results"]
 decide = nb08_checks.check_decide(decide)
 for links in dict.fromkeys([network, "nvlink4+100g"]):
-    speeds = {}
-    for cause in ("stragglers", "communication"):
-        eight, more = (n * nb08.efficiency(n, cause, gpu_batch, ips, links) for n in (8, 16))
-        speeds[cause] = more / eight
-        print(f"{links}, {cause}: {more / eight:.2f}; a run's cost × {2 * eight / more:.2f}")
-    verdict = decide([*speeds.values()], threshold) if threshold else "no threshold yet"
+    speeds = []
+    for cause, fitted in itertools.product(("stragglers", "communication"), ("DGX-1", "DLPerf")):
+        eight, more = (
+            n * nb08.efficiency(n, cause, gpu_batch, ips, links, fitted) for n in (8, 16)
+        )
+        speeds.append(more / eight)
+        print(f"{links}, {cause} ({fitted}): {more / eight:.2f}; a run's cost", end=" ")
+        print(f"× {2 * eight / more:.2f}")
+    verdict = decide(speeds, threshold) if threshold else "no threshold yet"
     print(f"{links}: {verdict}; you predicted {sixteen or 'nothing'}")
 session.note("clock", float(np.median(right)), "img/s", f"{precision}, batch {big}, synthetic")
 session.note("weak_scaling", str(scaled["weak"]), "", f"{ranks} ranks over one, weak scaling")
@@ -584,6 +599,5 @@ workshop.progress()
 # - Warm up, wait, take total images over total seconds, take turns, and show the median and range.
 # - A failed run is neither 0 nor yesterday's number.
 # - Tune one device before you buy a second. Measure controls before you blame the exchange.
-# - The goal is time to accuracy, not images per second.
 #
-# **Try it:** set `network` and `price` to those of a cluster you could rent, rerun the first two code cells, then "Decide".
+# **Try it:** set `network` and `price` to those of a cluster you could rent, rerun the first two code cells and "Decide".

@@ -92,6 +92,11 @@ class Seen:
     parameters: np.ndarray
     size: np.ndarray
 
+    @property
+    def per_second(self) -> float:
+        """Return the training images per second of the whole run."""
+        return float(self.trained.sum() / self.seconds)
+
 
 @contextlib.contextmanager
 def images(per_class: dict[str, int] | None = None) -> Iterator[Case]:
@@ -161,7 +166,7 @@ def observe(case: Case, script: Path, doing: str = "", trace: Path | None = None
             last = " / ".join(problem.log.splitlines()[-3:])
             wrong(f"the script stopped with {error}.", place or f"Its last lines: {last}")
         if not ended:
-            more = "Or a rank waits for a collective that others do not make."
+            more = "Or a rank waits for a collective that the other never calls."
             wrong(f"the script was stopped after {LIMIT_S:g} s.", f"{compare.ENDLESS} {more}")
         return recorded(case, verdict.by_rank(events), out, notes, trace)
 
@@ -187,7 +192,7 @@ def recorded(
         with np.load(file) as arrays:
             seen.append(dict(arrays))
     if len(seen) != RANKS:
-        wrong(f"{len(seen)} of {RANKS} ranks came to their end.", "Return from train on each.")
+        wrong(f"only {len(seen)} of {RANKS} ranks finished.", "Return from train on each.")
     for number, one in enumerate(seen):
         one["rank"] = np.full(len(one["of"]), number)
     steps = {len(rank.updates) for rank in ranks}

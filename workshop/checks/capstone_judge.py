@@ -57,7 +57,8 @@ def _pixels(seen: Seen, case: Case) -> Iterator[Row]:
     """Check that every row is one of the images, with the right pixels."""
     known, strange = capstone.prints(case.pixels), seen.number < 0
     remedy = (
-        "Feed (x − MEAN) / STD, with x from 0 to 255: red, green and blue of the whole image,"
+        "Feed (x − MEAN) / STD, with x from 0 to 255: red, green and blue in this order, of the"
+        " whole image, not flipped or cropped,"
         f" resized to {SIZE} × {SIZE}, in the shape (N, 3, height, width)."
     )
     if strange.any():
@@ -94,7 +95,7 @@ def _training(seen: Seen, case: Case) -> Iterator[Row]:
     what = "the network is trained in evaluation mode, so batch norm's statistics stay fixed."
     yield seen.evaluating[seen.trained].any(), what, remedy
     what = (
-        "the network validates in training mode, so batch norm uses the statistics of the batch"
+        "validation runs in training mode, so batch norm uses the statistics of the batch"
         " and updates its running statistics from validation images."
     )
     yield not seen.evaluating[_validating(seen, case)].all(), what, remedy
@@ -197,7 +198,7 @@ def _report(seen: Seen, case: Case) -> Iterator[Row]:
             f" but the network's logits for all images of all ranks give {wanted[0]:.4g} and"
             f" {wanted[1]:.2f}%.",
             "Sum losses, hits and images over all batches, which differ in size, and over all"
-            " ranks; then divide once.",
+            " ranks; then divide once. Or compare the labels with the folders.",
         )
 
 
@@ -243,7 +244,8 @@ def _traced(seen: Seen, case: Case) -> Iterator[Row]:
     yield (
         found.waits > WAITS,
         f"the trace shows {found.waits:.3g} `.item()` per step: on a GPU, each waits for all work.",
-        "Read a loss once per epoch, or not at all.",
+        "float(x), int(x), printing a tensor, and files[i] with a tensor i count, too. Read losses"
+        " once per epoch, and convert indices with .tolist() once per epoch.",
     )
     yield (
         found.numbers > EXCHANGES * PARAMETERS,

@@ -26,7 +26,7 @@ NO_RETURN = "your function returns nothing: is a `return` missing?"
 RETURN = "End it with `return` and the result."
 NOT_FINITE = "Look for a division by zero, an overflow, or a value that was never filled in."
 ENDLESS = "Look for a loop that does not end, or try again when the machine is less busy."
-LIMIT_S = 60.0  # of a check that runs in this process
+LIMIT_S = 30.0  # of a check in this process: an endless loop may append to a list
 AGAIN_S = 5.0
 SHOWN = 56  # bytes of a result: all of a short record, so that a difference is seen
 
@@ -308,7 +308,7 @@ def like(value: Any, form: Any, what: str = "the result") -> Any:
     except TypeError:
         wrong(f"{what} is {kind_of(value, kind)}.", f"{asks_for(what)} {kind}.")
     if isinstance(form, tuple) and len(items) != len(form):
-        wrong(f"{what} is {shown(value)}.", f"Return {kind}.")
+        wrong(f"{what} is {shown(value)}.", f"{asks_for(what)} {kind}.")
     if not form:
         return [item.tolist() if isinstance(item, np.ndarray) else item for item in items]
     forms = form if isinstance(form, tuple) else [form[0]] * len(items)

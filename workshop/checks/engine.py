@@ -83,12 +83,12 @@ def judge(name: str, answer: Any) -> Result:
         then = " ".join([error.place, *getattr(error, "__notes__", ()), hint]).strip()
         return Result(name, ERROR, error.text, then)
     except (Exception, SystemExit) as error:
-        what = message(error)
-        if place := own_frame(error, answer):
-            then = " ".join([place, *getattr(error, "__notes__", ()), hint])
-            return Result(name, ERROR, what, then)
-        said = f"the check cannot use this answer ({what})."
-        return Result(name, WRONG, said, f"Compare its type and shape with the task; {hint}")
+        what, place = message(error), own_frame(error, answer)
+        if not place:
+            what = f"the check cannot use this answer ({what})."
+        first = place or "Compare its type and shape with the task."
+        then = " ".join([first, *getattr(error, "__notes__", ()), hint])
+        return Result(name, ERROR if place else WRONG, what, then)
     names = [item.name for item in catalogue.of_notebook(exercise.notebook)]
     following = names[names.index(name) + 1 :]
     then = f"Next: {following[0]}." if following else "That was the last exercise in this notebook."

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from workshop.checks import compare
+from workshop.checks import compare, engine
 from workshop.checks.compare import wrong
 
 # --- ex01.frame -----------------------------------------------------------------------------------
@@ -54,9 +54,9 @@ def flags(count: int) -> list[int]:
     return [0] if count == 1 else [1] + [2] * (count - 2) + [3]
 
 
-def pieces(payload: bytes) -> list[bytes]:
+def pieces(payload: bytes, end: int = 3) -> list[bytes]:
     """Return the texts between the magics at offsets 0, 4, 8 and so on."""
-    cuts = [at for at in range(0, len(payload) - 3, 4) if payload[at : at + 4] == MAGIC]
+    cuts = [at for at in range(0, len(payload) - end, 4) if payload[at : at + 4] == MAGIC]
     starts = [0, *(at + 4 for at in cuts)]
     return [payload[a:b] for a, b in zip(starts, [*cuts, len(payload)], strict=True)]
 
@@ -70,6 +70,9 @@ def parts_of(payload: bytes) -> str:
 
 
 FRAME_MISTAKES: tuple[compare.Mistake, ...] = (
+    (lambda p: framed(p, pieces(p, 4)),
+     "a magic number in the last 4 bytes of the payload is not found.",
+     "Include the offset len(payload) - 4: range(0, len(payload) - 3, 4)."),
     (part, "a payload with the magic number inside is written unchanged: a reader that looks for"
      " the next record finds one inside it.", "Cut the payload there, and omit those 4 bytes."),
     (lambda p: framed(p, p.split(MAGIC)),
@@ -121,7 +124,11 @@ def order(answer: Slowdown) -> str:
         "Divide the seconds at random by the seconds in order of each turn, and take the median: a"
         " mean and a sum contain the slow readings."
     )
-    compare.examine(measured, [(Disk(),)], lambda disk: RIGHT, why=lambda disk: why, rel_tol=0.03)
+    inverse = (lambda disk: 1 / RIGHT, "this is the time in order divided by the time at random.",
+               "Divide the other way round.")  # fmt: skip
+    compare.examine(
+        measured, [(Disk(),)], lambda disk: RIGHT, [inverse], why=lambda disk: why, rel_tol=0.03
+    )
     return "a simulated disk with two slow readings."
 
 
@@ -204,15 +211,17 @@ def damaged(change: Callable[[list[str], list[str]], Halves]) -> Split:
 
 
 LEAK_MISTAKES: tuple[compare.Mistake, ...] = (  # what a test accepts that misses this split
-    (by_image, "images of one object are in both lists, as after a random split",
-     "Compare the objects of the two lists, with names of many objects with several images each."),
-    (damaged(lambda train, val: (train[:-1], val)), "an image is in neither list",
-     "Assert that the lists together contain every image."),
+    (by_image, "photos of one object are in both lists, as after a random split",
+     "Compare the objects of the two lists, with names of many objects with several photos each."),
+    (damaged(lambda train, val: (train[:-1], val)), "a photo is in neither list",
+     "Assert that the lists together contain every photo."),
     (damaged(lambda train, val: (train[:-1] + train[:1], val)),
-     "one image is missing and another one appears twice",
+     "one photo is missing and another one appears twice",
      "Compare the names in both lists with all names: counting is not enough."),
     (lambda names: (list(names), []), "the validation list is empty",
-     "Assert that each list has images."),
+     "Assert that each list has photos."),
+    (lambda names: ([], list(names)), "the training list is empty",
+     "Assert that each list has photos."),
 )  # fmt: skip
 
 
@@ -222,13 +231,17 @@ def leak(answer: Callable[[Split], Any]) -> str:
         try:
             answer(good)
         except AssertionError as error:
-            reason = f" ({str(error).splitlines()[0]})" if str(error) else ""
-            wrong(f"your test rejects a correct split{reason}.",
+            why = str(error).partition("\n")[0] or engine.own_frame(error, answer).rstrip(".")
+            wrong(f"your test rejects a correct split{f' ({why})' if why else ''}.",
                   "Make up many objects, and assert nothing about order or sizes.")  # fmt: skip
     for bad, what, remedy in LEAK_MISTAKES:
+        raised = "no AssertionError"
         try:
             answer(bad)
         except AssertionError:
             continue
-        wrong(f"your test raises no AssertionError for a split in which {what}.", remedy)
+        except Exception as error:
+            raised = f"{type(error).__name__}, not AssertionError,"
+            remedy = f"{engine.own_frame(error, answer)} {remedy}".strip()
+        wrong(f"your test raises {raised} for a split in which {what}.", remedy)
     return f"it accepts 2 correct splits and rejects {len(LEAK_MISTAKES)} wrong ones."

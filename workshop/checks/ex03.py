@@ -18,8 +18,12 @@ from workshop.checks.compare import wrong
 # --- ex03.shard -----------------------------------------------------------------------------------
 
 Shard = Callable[[np.ndarray, int, int, int], np.ndarray]
-GROUPS = (  # images, ranks, batch; the last one has too few images for a step
-    (11, 2, 3), (48, 2, 4), (50, 3, 4), (7, 1, 2), (23, 4, 5), (40, 8, 2), (7, 2, 4),
+# images, ranks, batch
+GROUPS = (11, 2, 3), (48, 2, 4), (50, 3, 4), (7, 1, 2), (23, 4, 5), (40, 8, 2)
+SHARD_MISTAKES: tuple[compare.Mistake, ...] = (
+    (lambda order, rank, size, batch: order[rank::size][: len(order) // (size * batch) * batch]
+     .reshape(-1, batch).tolist(), "`order[rank::size]` shares the images as well, but then"
+     " other images are together in a step.", "Follow the three points of the task."),
 )  # fmt: skip
 
 
@@ -35,7 +39,7 @@ def shard(answer: Shard) -> str:
     if kind.ndim != 2:
         wrong(f"the result has the shape {kind.shape}.",
               "Return an array of shape (steps, batch), with a row for each step.")  # fmt: skip
-    compare.examine(answer, cases, rows, why=steps_of)
+    compare.examine(answer, cases, rows, SHARD_MISTAKES, why=steps_of)
     return f"{len(GROUPS)} groups of 1 to 8 ranks: no image twice, and equal steps for all."
 
 
@@ -121,7 +125,7 @@ def events_of(*rows: tuple[str, int, int]) -> Events:
 
 CONV, BN, NCCL, GLOO = "sm90_fprop", "bn_bw_1C11", "ncclDevKernel_AllReduce_Sum", "gloo:all_reduce"
 C10D = "_c10d_functional::all_reduce"
-TRACES = (
+TRACES: tuple[Events, ...] = (
     events_of((NCCL, 0, 5000), (NCCL, 3000, 8000), (CONV, 2000, 6000)),
     # hidden but for its end, in any order; the second message starts inside the first
     events_of((NCCL, 5000, 6500), (CONV, 0, 6000), (BN, 6000, 7500), (NCCL, 4000, 9000)),
@@ -134,6 +138,7 @@ TRACES = (
     events_of((CONV, 0, 1000), (C10D, 1000, 1500), (GLOO, 1200, 2500), (CONV, 2000, 4000)),
     events_of((CONV, 0, 1000)),
 )
+TRACES += ([event | {"ts": event["ts"] + 3e8 + 0.5} for event in TRACES[1]],)  # like real times
 
 
 def exposed(answer: Callable[[Events], Sequence[float]]) -> str:
@@ -146,7 +151,8 @@ def busy(events: Events, exchange: bool) -> np.ndarray:
     running = np.zeros(10_000, bool)
     for event in events:
         if (event["name"] in (NCCL, GLOO, C10D)) == exchange:
-            running[event["ts"] : event["ts"] + event["dur"]] = True
+            begin = int(event["ts"] % 1e8)
+            running[begin : begin + event["dur"]] = True
     return running
 
 

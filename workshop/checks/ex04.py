@@ -23,7 +23,7 @@ MISTAKES = {  # a text in one line of the script only: what is wrong with this l
     "gpus[hvd.rank()]": "on a second machine rank 8 has no GPU 8: take hvd.local_rank()",
     "Softmax()": "the model's softmax and the loss's (from_logits=True) are one too many",
     "LR * hvd.size()": "the full rate from the first step on: the warm-up is missing",
-    "from_seed(SEED)": "the same seed on every rank: all draw the same flips",
+    "from_seed(SEED)": "the same seed on every rank: all draw the same flips: a batch varies less",
     "np.random.uniform": "drawn once, when the graph is built: one angle for all images",
     "// BATCH": "every rank takes all the steps of one process: divide by hvd.size() too",
     "chosen = order[": "no shard: every rank reads the same images",
@@ -37,6 +37,10 @@ RIGHT = {  # lines that look suspicious and are right
     "if hvd.rank() == 0": "it is enough if one rank prints",
     "set_memory_growth": "it keeps TensorFlow from taking all GPU memory at once",
     "optimizer.build": "it makes the optimizer's variables, so that they can be broadcast",
+    "find_images(": "each rank may list all images, and takes its part when a batch is chosen",
+    "EPOCHS, BATCH": "these are the settings for one process; a later line adapts the rate",
+    "densenet(": "the slides use 223 pixels and two classes",
+    "for place in": "its number of steps is computed in another line",
 }
 
 
@@ -71,12 +75,12 @@ def hunt(answer: Iterable[int]) -> str:
     share = max(0, len(found) - len(mistaken)) / len(bugs)  # so that guessing earns nothing
     for number in sorted(mistaken):
         wrong(f"line {number} is right{fine.get(number, '')}.",
-              f"Leave it out: {len(found)} of your {len(named)} lines are mistakes.", share
+              f"Remove it. Lines of yours that have a bug: {len(found)} of {len(named)}.", share
               )  # fmt: skip
     if left := sorted(set(bugs) - named):
         third = ("first", "middle", "last")[min(2, 3 * left[0] // len(script()))]
-        wrong(f"{len(found)} of {len(bugs)} mistakes are found, and you listed no correct line.",
-              f"Look for a missing one in the {third} third of the script.", share)  # fmt: skip
+        wrong(f"you found {len(found)} of {len(bugs)} bugs, and named no line without one.",
+              f"Look for another one in the {third} third of the script.", share)  # fmt: skip
     return " ".join(f"Line {n}: {what}." for n, what in sorted(bugs.items()))
 
 
@@ -92,7 +96,12 @@ def batches_of(dataset: Any, most: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return the images and labels of each batch in a pass; raise Wrong if it has over `most`."""
     if not hasattr(dataset, "as_numpy_iterator"):
         wrong(f"the answer returns a {type(dataset).__name__}.", "Return a tf.data.Dataset.")
-    found = list(itertools.islice(dataset.as_numpy_iterator(), most + 1))
+    try:
+        found = list(itertools.islice(dataset.as_numpy_iterator(), most + 1))
+    except Exception as error:
+        note = "The error occurs while the dataset is read, in `parse` or after it."
+        error.__notes__ = [note]  # type: ignore[attr-defined]
+        raise
     refuse(
         (not all(isinstance(batch, tuple) and len(batch) == 2 for batch in found),
          "an element is not a pair.", "Make each element (images, labels)."),
@@ -118,7 +127,8 @@ def judge_epochs(epochs: list[list[np.ndarray]], ends: Sequence[int], steps: int
              "every rank opens every file and throws away the records of the others.",
              "Shard the file names before any file is opened: shard(size, rank)."),
             (set(taken) != {steps}, f"the ranks return {', '.join(map(str, taken))} full batches"
-             f" instead of {steps} each: a rank with more waits for the others forever.",
+             f" instead of {steps} each"
+             f"{': a rank with more waits for the others forever' * (len(set(taken)) > 1)}.",
              "Read every shard of the rank to its end, once, and end each epoch after `batch`."),
         )  # fmt: skip
     for first, second in zip(*epochs, strict=True):  # of one rank

@@ -95,9 +95,9 @@ def right_rates(machine: Machine) -> dict[str, float]:
 
 def timed(
     machine: Machine, warm_up: bool = True, settle: bool = True, each: bool = False,
-    at_end: bool = True,
+    at_end: Sequence[str] = ("loader", "device", "both"), reload: bool = False,
 ) -> dict[str, float]:  # fmt: skip
-    """Return the rates as usual mistakes measure them."""
+    """Return the rates as usual mistakes measure them; `at_end` are those that wait."""
     batch = machine.load()
     if warm_up:
         machine.train(batch)
@@ -106,7 +106,7 @@ def timed(
     found = {}
     works: dict[str, Callable[[], Any]] = {
         "loader": machine.load,
-        "device": lambda: machine.train(batch),
+        "device": lambda: machine.train(machine.load() if reload else batch),
         "both": lambda: machine.train(machine.load()),
     }
     for name, work in works.items():
@@ -115,7 +115,7 @@ def timed(
             work()
             if each:
                 machine.wait()
-        if at_end:
+        if name in at_end:
             machine.wait()
         found[name] = BATCH_IMAGES * TIMED_STEPS / max(machine.clock() - begin, 1e-9)
     return found
@@ -126,9 +126,15 @@ HEADROOM_MISTAKES: tuple[compare.Mistake, ...] = (
      " up.", "Load a batch, train on it and wait, before you look at the clock."),
     (partial(timed, settle=False), "the loader's time includes the rest of the warm-up, which was"
      " still running.", "Call wait() after the warm-up, before you look at the clock."),
+    (partial(timed, settle=False, at_end=("device", "both")),
+     "the warm-up step was still running, so the device's time includes the rest of it.",
+     "Call wait() after the warm-up, before you look at the clock."),
+    (partial(timed, reload=True),
+     "`device` loads a new batch for every step, so it measures the same as `both`.",
+     "For `device`, train on the batch of the warm-up again and again."),
     (partial(timed, each=True), "the device waits for the loader and the loader for the device.",
-     "Call wait() once, after all steps; if you wait after each, nothing overlaps."),
-    (partial(timed, at_end=False), "the clock is read before the device is done: only *starting*"
+     "Call train right after each load(), and wait() once, after all steps."),
+    (partial(timed, at_end=()), "the clock is read before the device is done: only *starting*"
      " the steps is timed.", "Call wait() before you read the clock at the end."),
 )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,22 +20,24 @@ from workshop.checks.compare import refuse, wrong
 PARAMETERS, ACTIVATIONS, BATCHES = 25.6, 21.5, (1, 96)  # millions of numbers, the latter per image
 
 
-def megabytes(half: tuple[int, int] = (14, 2)) -> dict[str, tuple[float, ...]]:
-    """Return MB for each batch; `half` is bytes a parameter and an activation in float16."""
-    return {
-        name: tuple(each * PARAMETERS + activation * ACTIVATIONS * n for n in BATCHES)
-        for name, (each, activation) in {"float32": (12, 4), "float16": half}.items()
-    }
+def mb(each: int, activation: int) -> tuple[float, ...]:
+    """Return MB for each batch, from the bytes of a parameter and of an activation."""
+    return tuple(each * PARAMETERS + activation * ACTIVATIONS * n for n in BATCHES)
+
+
+MEGABYTES = {"float32": mb(12, 4), "float16": mb(14, 2)}
 
 
 MEMORY_MISTAKES: tuple[compare.Mistake, ...] = (
-    (megabytes((6, 2)), "everything is halved in float16.",
+    ({"float32": mb(4, 4), "float16": mb(6, 2)},
+     "weight, gradient and momentum are counted as one.", "Count 4 bytes for each of the three."),
+    ({"float16": mb(6, 2)}, "everything is halved in float16.",
      "Halve only the activations: master weights, gradients and momentum stay in float32."),
-    (megabytes((12, 2)), "the float16 copy of the weights is missing.",
+    ({"float16": mb(12, 2)}, "the float16 copy of the weights is missing.",
      "Add 2 bytes for each parameter: the step computes with a copy."),
-    (megabytes((10, 2)), "in float16, the copy replaces the weights.",
+    ({"float16": mb(10, 2)}, "in float16, the copy replaces the weights.",
      "Count both: the weights stay in float32, and each step makes a copy."),
-    ({name: (one, 96 * one) for name, (one, _) in megabytes().items()},
+    ({name: (one, 96 * one) for name, (one, _) in MEGABYTES.items()},
      "96 images take 96 times as much.",
      "Count weights, gradients and momentum once, whatever the batch."),
 )  # fmt: skip
@@ -42,7 +45,7 @@ MEMORY_MISTAKES: tuple[compare.Mistake, ...] = (
 
 def memory(answer: Any) -> str:
     compare.predicted(
-        answer, megabytes(), MEMORY_MISTAKES,
+        answer, MEGABYTES, MEMORY_MISTAKES,
         "Take each row of the table times its number: 25.6 million parameters, whatever the batch,"
         " and 21.5 million activations per image.",
     )  # fmt: skip
@@ -106,7 +109,7 @@ def casts(answer: Casts) -> str:
         " without an entry, it is 0."
     )
     nothing = (
-        lambda work: 0, "It finds no conversion at all.",
+        lambda work: 0, "your function counts no conversion at all.",
         "Call work() inside the `with` block, read key_averages() after it; keys begin with aten::",
     )  # fmt: skip
     right = operator.attrgetter("right")
@@ -131,17 +134,14 @@ class Case(NamedTuple):
     scale: float = SCALE
 
 
-# the scaled gradients are infinite; the loss is not, so it does not tell
+# the scaled gradients are infinite; the loss is finite, so checking it does not help
 OVERFLOW = Case(
     "An infinite gradient changes only the scale: scaler.step(optimizer) skips the update.",
     ((1.5e18, 1.5e18), (1.0, 1.0)), (0.0, 0.0),
 )  # fmt: skip
 CASES = {
     "small gradient": Case(
-        "It is used as it is, in one update: neither clipped nor scaled. What is clipped must be"
-        " unscaled before, and scaler.step(optimizer) calls optimizer.step(). Gradients are cleared"
-        " before the backward pass, and scaler.update() comes after scaler.step, which otherwise"
-        " unscales again.",
+        "A small gradient is used unchanged, in one update.",
         # three images, so that a sum over the batch differs from a step taken twice
         ((0.5, 0.25), (-0.25, 0.5), (0.25, -0.25)), (0.5, -0.5, 0.25),
     ),
@@ -160,17 +160,35 @@ CASES = {
 def step(answer: Step) -> str:
     for name, case in CASES.items():
         (weights, scale), right = moves(answer, case), expected(case)
+        if name == "small gradient":
+            refuse_size(np.array(weights) - START, right - START)
         if not alike(weights, right):
             wrong(f"{name}: the weights are {text(weights)}; before, they were {text(START)}.",
                   f"They should be {text(right)}. {case.why}")  # fmt: skip
         refuse(
             (name == "overflow" and scale == case.scale,
-             "after an overflow the scale has not changed.", "Call scaler.update() at the end."),
+             "after an overflow the scale has not changed.",
+             "Scale the loss with scaler.scale(loss), and call scaler.update() at the end."),
             (case.times == 2 and scale != 2 * case.scale, "after two good steps, which are enough"
              f" to double it, the scale {case.scale:g} is {scale:g}.",
              "Call scaler.update() once per step, and change the scale nowhere else."),
         )  # fmt: skip
     return "small and large gradients, an overflow, and two steps: every step is taken once."
+
+
+def refuse_size(moved: np.ndarray, asked: np.ndarray) -> None:
+    """Raise Wrong for an update by a small gradient whose size shows the mistake."""
+    times = float(moved @ asked / (asked @ asked))
+    at = f"small gradient: the update is {times:.3g} times as large as it should be."
+    refuse(
+        (times == 0, "small gradient: the weights have not moved.",
+         "Clear the gradients before the backward pass, and call scaler.step(optimizer)."),
+        (0 < times < 0.1, at, "The gradients are clipped before they are unscaled, or unscaled"
+         " twice. The order is: unscale_, clip, step, update."),
+        (math.isclose(times, 2, rel_tol=0.01), at,
+         "scaler.step(optimizer) already calls optimizer.step()."),
+        (times > 10, at, "The optimizer uses gradients that are still multiplied by the scale."),
+    )  # fmt: skip
 
 
 def moves(answer: Step, case: Case) -> tuple[list[float], float]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from workshop import session
 from workshop.checks import compare, use
-from workshop.checks.compare import wrong
+from workshop.checks.compare import refuse, wrong
 
 # --- ex07.percentile ------------------------------------------------------------------------------
 
@@ -30,8 +30,14 @@ ASKED = (50, 90, 95, 99, 100, 1, 0, 33)
 
 def percentile(answer: Callable[[list[float], float], float]) -> str:
     cases = [(values, per_cent) for values in LATENCIES for per_cent in ASKED]
-    compare.examine(answer, cases, counted)
+    compare.examine(answer, cases, counted, why=rank)
     return f"{len(LATENCIES)} lists, from p0 to p100, some with equal values."
+
+
+def rank(values: list[float], per_cent: float) -> str:
+    share = len(values) * per_cent / 100
+    take = f"take number {max(1, math.ceil(share))} of the sorted values"
+    return f"{per_cent}% of {len(values)} values is {share:g}: {take}."
 
 
 def counted(values: list[float], per_cent: float) -> float:
@@ -47,7 +53,7 @@ def counted(values: list[float], per_cent: float) -> float:
 
 # by what the right logits are multiplied, the classes, and what is added to those of class 0
 TRUE = ((2.5, 10, 0), (0.6, 4, 0), (1.0, 12, 0), (2, 6, 2))
-IMAGES = 1000
+IMAGES = 500
 
 
 def drawn(factor: float, classes: int, bias: float) -> tuple[np.ndarray, np.ndarray]:
@@ -81,12 +87,17 @@ def temperature(answer: Callable[[Any, Any], float]) -> str:
         right = best_temperature(logits, labels)
         if math.isclose(got, right, rel_tol=0.02):
             continue
+        refuse((got <= 0, f"T = {got:.4g} is not above 0.",
+                "Optimise log T and return its exp(), or search a grid."))  # fmt: skip
         if not 1 / 1.1 < got / right < 1.1:
             rows = [(mistake(logits, labels), *text) for mistake, *text in TEMPERATURE_MISTAKES]
             compare.known(got, rows, functools.partial(math.isclose, rel_tol=0.02))
+        which = (
+            "right logits" if factor == 1 else f"logits that are {factor:g} times the right ones"
+        )
         wrong(
-            f"T = {got:.4g} instead of {right:.4g} for logits that are {factor:g} times the right"
-            f" ones{' and too large for class 0' if bias else ''}.",
+            f"T = {got:.4g} instead of {right:.4g} for {which}"
+            f"{' and too large for class 0' if bias else ''}.",
             "Minimise cross_entropy(logits / T, labels), to 2% of T: with a finer grid from 0.05 to"
             " 20, or more steps, each with optimizer.zero_grad().",
         )
@@ -135,10 +146,15 @@ def likeliest(answer: Callable[[Any, int], Any]) -> str:
     @functools.wraps(answer)
     def checked(logits: Any, k: int) -> Any:
         found = answer(logits, k)
-        pair = isinstance(found, list | tuple) and len(found) == 2
-        if pair and torch.as_tensor(found[0]).is_floating_point():
-            remedy = "Return classes first: torch.topk returns the values before their indices."
-            wrong("the classes are not whole numbers.", remedy)
+        if isinstance(found, list | tuple) and len(found) == 2:
+            classes, probabilities = map(torch.as_tensor, found)
+            refuse(
+                (classes.is_floating_point(), "the classes are not whole numbers.",
+                 "Return classes first: torch.topk returns the values before their indices."),
+                (probabilities.isnan().any(), "a probability is nan: exp(1000) is infinite, and"
+                 " exp(−1000) is 0.", "From each image's logits, subtract its own largest (dim=1,"
+                 " not the batch's), or use torch.softmax."),
+            )  # fmt: skip
         return found
 
     cases = [(torch.tensor(logits), k) for logits, k in LOGITS]
@@ -156,9 +172,15 @@ def softmax(logits: Any, k: int) -> Likeliest:
 
 
 def over_images(logits: Any, k: int) -> Likeliest:
-    """Return the right classes with probabilities that add up to 1 over the images."""
-    classes = logits.topk(k).indices
-    return classes.tolist(), logits.softmax(0).gather(1, classes).tolist()
+    """Return the classes with the largest probabilities that add up to 1 over the images."""
+    values, classes = logits.softmax(0).topk(k)
+    return classes.tolist(), values.tolist()
+
+
+def ascending(logits: Any, k: int) -> Likeliest:
+    """Return the right classes and probabilities, the most likely last."""
+    classes, values = softmax(logits, k)
+    return [row[::-1] for row in classes], [row[::-1] for row in values]
 
 
 def among_k(logits: Any, k: int) -> Likeliest:
@@ -170,5 +192,7 @@ def among_k(logits: Any, k: int) -> Likeliest:
 LIKELIEST_MISTAKES: tuple[compare.Mistake, ...] = (
     (over_images, "the answer depends on the other images of the batch: the sum over the images is"
      " 1, not the sum over the classes.", "Sum over the classes: dim=1, and keepdim=True."),
+    (ascending, "the most likely class comes last.",
+     "argsort sorts in ascending order: pass descending=True, or use torch.topk."),
     (among_k, "the k probabilities add up to 1.", "Sum over all classes, not over k."),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Immediate checks of notebook 07: the learner's folded batch norm, graph, its gain, and queue."""
+"""Immediate checks of notebook 07: the learner's fold, graph, its gain, queue and batches."""
 
 from __future__ import annotations
 
@@ -112,6 +112,30 @@ LATENCY_MISTAKES: tuple[Mistake, ...] = (
 )  # fmt: skip
 
 
+def take(arrivals: Any, done: int, now: float, limit: int) -> int:
+    """Return how many requests to answer at once: all that wait, at most `limit`."""
+    arrived = int(np.searchsorted(arrivals, now, side="right"))
+    return min(limit, arrived - done)
+
+
+WAITING = (  # arrivals, done, now and limit: some are late, too many wait, the last just came
+    (np.array([0.0, 1, 2, 3, 50, 60]), 1, 2.5, 16), (np.arange(8.0), 2, 6.5, 3),
+    (np.array([0.0, 5]), 1, 5.0, 16),
+)  # fmt: skip
+TAKE_MISTAKES: tuple[Mistake, ...] = (
+    (lambda at, done, now, limit: sum(at <= now) - done, "The batch is larger than `limit`.",
+     "Take the smaller of the two numbers."),
+    (lambda at, done, now, limit: min(limit, sum(at <= now)), "Some have been answered already.",
+     "Subtract `done`."),
+    (lambda at, done, now, limit: min(limit, sum(at <= now)) - done, "More requests may be taken.",
+     "Subtract `done` before you compare with `limit`."),
+    (lambda at, done, now, limit: min(limit, len(at) - done), "Some have yet to arrive.",
+     "Count only arrivals <= now."),
+    (lambda at, done, now, limit: min(limit, sum(at < now) - done),
+     "A request that arrives exactly at `now` is left out.", "Count arrivals <= now."),
+)  # fmt: skip
+
+
 def check_fold(own: Callable[..., Any]) -> Callable[..., Any]:
     """Check a learner's `fold` on two small layers."""
     return choose("fold", own, fold, lambda: judge_fold(own), show=True)
@@ -134,6 +158,11 @@ def check_latencies(own: Callable[..., Any]) -> Callable[..., Any]:
     return choose_by_cases("ideal_latencies", own, ideal_latencies, *cases, show=True)
 
 
+def check_take(own: Callable[..., Any]) -> Callable[..., Any]:
+    """Check a learner's `take` in a few cases."""
+    return choose_by_cases("take", own, take, WAITING, TAKE_MISTAKES, show=True)
+
+
 # --- fold -----------------------------------------------------------------------------------------
 
 
@@ -154,12 +183,18 @@ MISTAKES: dict[str, tuple[tuple[Callable[..., Tensor], str, str], ...]] = {
         (lambda w, g, b, m, v, s: g / s * w,
          "The factor runs along the columns of the kernel: broadcasting starts at the last axis.",
          "The output channels come first: scale.view(-1, 1, 1, 1)."),
+        (lambda w, g, b, m, v, s: w, "The weight is unchanged.",
+         "Multiply it by norm.weight / std."),
     ),
     "bias": (
         (lambda w, g, b, m, v, s: b + g / s * m, "The sign of the mean is wrong.",
          "Subtract scale * norm.running_mean from beta."),
         (lambda w, g, b, m, v, s: b - m, "The mean is not scaled.",
          "Scale it, too: beta - scale * norm.running_mean."),
+        (lambda w, g, b, m, v, s: b - g * m, "std is missing.",
+         "Divide by the same std as in the weight."),
+        (lambda w, g, b, m, v, s: b, "The mean is missing.",
+         "Subtract scale * norm.running_mean."),
         (lambda w, g, b, m, v, s: b - g / v.sqrt() * m, "eps is missing.",
          "Divide by the same std as in the weight."),
     ),
@@ -211,7 +246,8 @@ def difference(got: Tensor, right: Tensor) -> str:
     try:
         torch.testing.assert_close(got, right, rtol=1e-3, atol=1e-4)
     except AssertionError as error:
-        return " ".join(str(error).split())
+        lines = str(error).splitlines()
+        return next((f"{line}." for line in lines if line.startswith("Greatest abs")), lines[0])
     return ""
 
 

@@ -94,18 +94,21 @@ def held_out(*names: str) -> list[list[Any]]:
     return rows
 
 
-def efficiency(gpus: int, reading: str, batch: int, ips: float, network: str) -> float:
+def efficiency(
+    gpus: int, reading: str, batch: int, ips: float, network: str, fitted: str = "DGX-1"
+) -> float:
     """Return the predicted share of perfect speed, from 0 to 1.
 
     Gradients are sent in 2 bytes each, as rung 5 does, and as the DGX-1 did in mixed precision.
 
     Args:
         gpus: How many GPUs, in hosts of 8.
-        reading: The cause of the loss; its parameter is the one fitted to the DGX-1's FP16 rows.
+        reading: The cause of the loss.
         batch: Images per GPU.
         ips: Images per second of one GPU with that batch.
         network: Within and between the hosts, as for `rn50 scale`.
+        fitted: The published series whose mixed-precision rows give the parameter.
     """
     one, hosts = Training(ips, batch, gradient_bytes=2), Cluster(*links.parse(network))
-    value = parameter("DGX-1", "mixed", reading)
+    value = parameter(fitted, "mixed", reading)
     return READINGS[reading][0](one, hosts, value, gpus) / (gpus * ips)

@@ -69,6 +69,8 @@ CAUSE_MISTAKES: tuple[Mistake, ...] = (
      "Subtract barrier, which has the others, too."),
     (lambda *s: (s[1] / s[0], s[2] / s[1], s[3] / s[2]), "These are ratios.",
      "Return seconds: subtract."),
+    (lambda *s: tuple(np.maximum(0.0, np.diff(s))),
+     "It hides negative differences.", "Keep them: noise goes both ways."),
     (lambda *s: (s[3] - s[2], s[2] - s[1], s[1] - s[0]), "The order is reversed.",
      "Return contention, waiting, exchange."),
 )  # fmt: skip

@@ -31,7 +31,7 @@ CAPSTONES = [  # a line of the solution, its replacement, and the diagnosis
     ("(images - mean) / std", "(images - mean.flip(0)) / std.flip(0)", "do not match the files"),
     ("for channels in (16, 32, 64, 64)", "for channels in (8, 16, 32, 64)", "the network has"),
     (RATE, "learning_rate(epoch)", "the learning rate of step 1 is 0 instead of"),
-    ("    net.eval()\n", "", "validates in training mode"),
+    ("    net.eval()\n", "", "validation runs in training mode"),
     ("[rank::size]", "", "a validation used 12 of the 12 images, in 24 rows"),
     ("100 * hits / count", "97.0", "and 97.00%"),
     ("    dist.all_reduce(sums)\n", "", "but the network's logits for all"),

@@ -27,7 +27,7 @@ SLOW_MISTAKES = (
     "the ranks train on the same images",
     "every epoch has the same order",
     "the learning rate of step 1 is 0 instead of",
-    "validates in training mode",
+    "validation runs in training mode",
 )
 
 

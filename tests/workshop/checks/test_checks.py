@@ -241,13 +241,12 @@ def test_error_shows_the_learner_s_own_line_only(line, said, place):
 
 def test_error_of_a_case_shows_the_call():
     source = (
-        "def efficiency(compute, ready, takes):\n    free = ready[0]\n"
-        "    for at, seconds in zip(ready, takes):\n        free = max(free, at) + seconds\n"
-        "    return compute / max(compute, free)\n"
+        "def efficiency(compute, ready, nbytes, cap, latency, bandwidth):\n"
+        "    return 0.1 / 0.132 if ready[3] else None\n"
     )
     result = engine.judge("ex08.overlap", answered("ex08.overlap", source))
     assert result.outcome == engine.ERROR and "IndexError" in result.said, result.lines
-    assert "line 2" in result.then and "efficiency(0.2, [], [])" in result.then, result.lines
+    assert "line 2" in result.then and "efficiency(0.2, [0.05, 0.1, " in result.then, result.lines
 
 
 def test_error_of_a_case_shows_the_right_result():
@@ -259,6 +258,13 @@ def test_error_of_a_case_shows_the_right_result():
     name, either = "ex08.rate", "return sum(images[warmup:]) / took if took else None"
     result = engine.judge(name, changed(name, either, "return sum(images[warmup:]) / took"))
     assert result.outcome == engine.ERROR and "[1, 1], 2), which should give None." in result.then
+
+
+def test_trace_of_the_check_has_decimals_like_a_real_one():
+    result = engine.judge("ex03.exposed", changed("ex03.exposed", "edges = []", "edges = []\n"
+                          "    range(events[0]['ts'])"))  # fmt: skip
+    assert result.outcome == engine.ERROR and "'float' object" in result.said, result.lines
+    assert "'ts': 300005000.5" in result.then, result.lines
 
 
 @pytest.mark.parametrize("line", ["pass", "try: batch += 1\n        except Exception: pass"])

@@ -76,7 +76,7 @@ STEPS = {  # a change to the finished version, and what the check says on a CPU
     ("range(3)", "range(0)"): "✗ There is no warm-up",
     (", net: Any = net", ""): "✗ Nothing keeps the network alive",
     ("static.copy_(batch)", "static"): "✗ A new batch gets the answer of the captured one",
-    ("return output", "return output + 1"): "✗ The output differs from eager. Tensor-likes",
+    ("return output", "return output + 1"): "✗ The output differs from eager. Greatest",
     ("graph.replay()", "net(static)"): "✗ The function calls net",
     ("example.clone()", "example"): "✗ The replay overwrites `example`",
     ("torch.cuda.stream(side)", "contextlib.nullcontext()"): "✗ The warm-up runs on the current",
@@ -182,6 +182,7 @@ def latencies_in_place(arrivals: Any, service: float) -> Any:
 QUESTIONS = [
     (nb07.check_gain, nb07.graph_gain, nb07.GAIN_MISTAKES),
     (nb07.check_latencies, nb07.ideal_latencies, nb07.LATENCY_MISTAKES),
+    (nb07.check_take, nb07.take, nb07.TAKE_MISTAKES),
 ]
 
 
@@ -193,6 +194,11 @@ QUESTIONS = [
         (nb07.check_latencies, latencies_of_arrays),
         (nb07.check_latencies, latencies_by_the_wait),
         (nb07.check_latencies, lambda *case: tuple(nb07.ideal_latencies(*case))),
+        (nb07.check_take, lambda at, done, now, limit: min(sum(at[done:] <= now), limit)),
+        (
+            nb07.check_take,
+            lambda at, done, now, limit: len([x for x in at[done:][:limit] if x <= now]),
+        ),
     ],
 )
 def test_right_models_pass(check: Any, own: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -204,6 +210,11 @@ WRONG_MODELS = [
     *[(check, right, *row[:2]) for check, right, rows in QUESTIONS for row in rows],
     (*QUESTIONS[1][:2], latencies_in_place, "`arrivals` is changed"),
     (*QUESTIONS[1][:2], lambda *case: nb07.ideal_latencies(*case)[:-1], "It should be"),
+    (
+        *QUESTIONS[2][:2],
+        lambda at, done, now, limit: min(limit, int(np.argmax(at > now)) - done),
+        "gives -1",
+    ),
 ]
 
 
@@ -215,10 +226,3 @@ def test_wrong_models_get_their_diagnosis(
 ) -> None:
     assert check(own) is right
     assert said in capsys.readouterr().out
-
-
-def test_mean_of_an_endless_queue_is_that_of_the_notebook_s_formula() -> None:
-    service, load, count = 6.0, 0.8, 400_000
-    arrivals = np.cumsum(np.random.default_rng(0).exponential(service / load, count))
-    formula = service * (1 + load / (2 * (1 - load)))
-    assert np.mean(nb07.ideal_latencies(arrivals, service)) == pytest.approx(formula, rel=0.03)
