@@ -46,7 +46,7 @@ COURSE = (
            "input", "Can the input keep up?"),
     Lesson("05", "05_dali", "DALI", 60, 90,
            "input", "Who decodes the images?"),
-    Lesson("06", "06_mixed_precision", "Mixed precision", 60, 90,
+    Lesson("06", "06_mixed_precision", "Mixed precision", 90, 90,
            "compute", "How few bits are enough?"),
     Lesson("07", "07_inference", "Inference", 60, 90,
            "latency", "How fast is one answer?"),

@@ -155,10 +155,10 @@ def _draw_gains(
                       bbox={"color": "white", "pad": 0})  # fmt: skip
         said += f" Rung {name[0]} over rung {one['over'][0]}: {gain}"
         if rung in guesses:
-            axes.plot(guesses[rung], row + 0.25, "kD", mfc="none", ms=7, label="your prediction")
+            axes.plot(guesses[rung], row + 0.2, "kD", mfc="none", ms=7, label="your prediction")
             said += f"; predicted {guesses[rung]:.2f}"
         if rung in there:
-            axes.plot(there[rung], row + 0.25, "s", color=colour, ms=7, label="one H100, recorded")
+            axes.plot(there[rung], row + 0.4, "s", color=colour, ms=7, label="one H100, recorded")
             said += f"; H100 {there[rung]:.2f}"
         said += "."
     axes.set_xlabel("times the rung before: median and range\n(hollow: no clear difference)")

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 06 · Mixed precision
 #
-# After this notebook, you can explain what 16-bit numbers gain and lose, write a loss scale, and train with `autocast` and `GradScaler`. You can predict which layers become faster by counting operations and bytes, and check it in a trace.
+# After this notebook, you can explain what 16-bit formats gain and lose, write a loss scale, and train with `autocast` and `GradScaler`. You can predict which layers become faster by counting operations and bytes, and check it in a trace.
 #
-# **Time:** 60 minutes · **Needs:** DALI, and the script from notebook 05, which you extend · **On a CPU:** about 2 minutes to run
+# **Time:** 90 minutes · **Needs:** DALI, and the script from notebook 05, which you extend · **On a CPU:** about 2 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -23,12 +23,14 @@ from torch.nn.functional import cross_entropy
 from torch.utils import benchmark
 
 import workshop
+from rn50.allocator import keep_memory
 from rn50lib import resnet
 from rn50lib.data.source import open_source
 from rn50lib.torch.model import ResNet
 from workshop.lessons import nb06
 
 session = workshop.start("06", profile)
+keep_memory()  # as `rn50` does: new arrays then cost no page faults
 turns = turns or session.turns
 ranks = min(8, len(session.machine.gpus)) or 1  # of the ladder's runs
 workers = max(1, session.machine.cores // ranks)  # per rank
@@ -43,10 +45,16 @@ if device.type == "cuda" and torch.cuda.mem_get_info()[1] < 40e9:
 # %% [markdown]
 # ## Where is the time going?
 #
-# The next cell traces your script, now with DALI, in `float32` (recent GPUs: TF32). **Predict** the share of convolution: replace `None`.
+# The next cell traces your script, now with DALI, in `float32` (recent GPUs: TF32). **Predict** the share of convolution: replace the `None` of `guess`, here and below.
 
 # %%
 guess = None  # percent of a step
+
+
+def predicted(guess):
+    return f"you predicted {'nothing' if guess is None else guess}"
+
+
 file = session.folder / "float32.json.gz"
 sizes = {"image_size": pixels, "batch_size": batch, "workers": workers}
 brief = {**sizes, "warm_up": 2 * workers + 1, "steps": 4, "trace": file}  # skip prepared batches
@@ -57,7 +65,7 @@ shares = {kind: ms / sum(trace_ms.values()) for kind, ms in trace_ms.items()}
 step_ms = sum(report.get(f"{part}_ms", 0) for part in ("input", "compute", "communication"))
 both_passes = max(0.0, report["compute_ms"] / step_ms - shares["optimizer"])
 print(f"Input takes {report['input_ms'] / step_ms:.1%} of a step, convolution", end=" ")
-print(f"{shares['convolution']:.0%} (you predicted {guess or '?'}%),", end=" ")
+print(f"{shares['convolution']:.0%} ({predicted(guess)}),", end=" ")
 print(f"both passes (forward and backward) {both_passes:.0%}.")
 
 # %% [markdown]
@@ -65,7 +73,7 @@ print(f"both passes (forward and backward) {both_passes:.0%}.")
 #
 # [NVIDIA's ResNet-50 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) processes 400.2 images per second on one V100 in FP32 and 1,442.6 in FP16. The method is from [Mixed Precision Training](https://arxiv.org/abs/1710.03740) (Micikevicius et al., 2017). Where does the factor of 3.6 come from, and what can go wrong?
 #
-# On a CPU, the 16-bit format is `bfloat16`. Without instructions for it (see the first output), PyTorch emulates it, and convolutions become slower.
+# A CPU computes in `bfloat16`. Without instructions for it (see the first output), convolutions become slower.
 #
 # ## What each format can represent
 #
@@ -92,7 +100,7 @@ for dtype, (integer, exponent) in formats.items():
 #
 # ## Gradients that underflow
 #
-# Gradients are small: the network averages over pixels and the loss over images. To see real ones, the next cell briefly trains a small network on road signs in `float32`. Then hooks collect the *gradients of the outputs* of its convolutions and its last layer. **Predict** as `guess`: what percentage of the nonzero ones underflows to zero in `float16`?
+# Gradients are small: the network averages over pixels and the loss over images. To see real ones, the next cell trains a small network on road signs in `float32`. Then hooks collect the *gradients of the outputs* of its convolutions and its last layer. **Predict:** what percentage of the nonzero ones underflows to zero in `float16`?
 
 # %%
 signs = open_source(session.data_root, "train", "recordio")  # in random order
@@ -154,16 +162,19 @@ finding = f"{vanish:.1f}% underflow in float16, {vanish_bfloat16:.2f}% in bfloat
 axes.set(title=f"Gradients of outputs: {finding}", ylabel="share of gradients")
 axes.set(xlabel="magnitude, power of two", xlim=(-34, 22), ylim=(0, 0.13))
 workshop.figure(fig, alt="Histogram of the magnitudes of gradients, in powers of two.")
-print(f"You predicted {guess or '?'}%.")
+print(f"{vanish:.1f}%; {predicted(guess)}")
 
 # %% [markdown]
-# Most gradients are below 2^-14, where `float16` has fewer bits or only zero. The fix: **multiply the loss** by a large number before the backward pass. By the chain rule, every gradient grows by the same factor, and the histogram moves to the right. Before the update, divide by it in `float32`. A power of two leaves the mantissa bits as they are.
+# Most gradients are below 2^-14, where `float16` has fewer bits or only zero. The fix: **multiply the loss** by a large number before the backward pass. By the chain rule, every gradient grows by the same factor, and the histogram moves to the right. Before the update, divide by it in `float32`. A power of two does not change the mantissa bits.
 #
-# *Gradients of weights* add up contributions from all pixels and images, so they are larger. **Predict:** at which scale do they first overflow?
+# *Gradients of weights* add up contributions from all pixels and images, so they are larger. **Predict:** at which power of two do they first overflow?
 
 # %%
+guess = None  # the power
 weights = torch.cat([weight.grad.flatten() for weight in model.parameters()])
-for power in range(0, 25, 4):
+print(f"Largest: {gradients.abs().max():.2g} of the outputs', {weights.abs().max():.2g}", end=" ")
+print(f"of the weights' gradients; {predicted(guess)}")
+for power in (0, 4, 8, *range(12, 25, 2)):
     zero = 100 * ((gradients * 2.0**power).half() == 0).float().mean().item()
     infinite = (weights * 2.0**power).half().isinf().sum().item()
     print(f"loss x 2^{power:<2}: {zero:6.2f}% of the outputs' gradients become zero,", end=" ")
@@ -193,16 +204,16 @@ def next_scale(scale, good, finite, wait=2000):
 next_scale = nb06.check("next_scale", next_scale)
 
 # %% [markdown]
-# The next cell trains with it. A larger network or batch, or a lower loss, makes gradients smaller. To imitate that, it divides them by 2^16 before they are rounded to `float16`, and multiplies them before the update. **Predict** the order of four `float16` runs: your rule, starting at 2^36 (in effect 2^20, too high); no scale; and a fixed scale of 2^36, with and without the overflow check.
+# The next cell trains with it. A larger network or batch, or a lower loss, makes gradients smaller. To imitate that, it divides them by 2^16 before they are rounded to `float16`, and multiplies them back before the update. **Predict** which of four `float16` runs learns best, which makes no update, and which ends in NaN: your rule, starting at 2^36 (in effect 2^20, too high); no scale; and a fixed scale of 2^36, with and without the overflow check.
 
 
 # %%
 def train_scaled(scale, adapt=False, test=True, dtype=torch.float16):
-    """Train with tiny rounded gradients; return the losses, and the scale of each step."""
+    """Train with tiny rounded gradients; return the losses, and each step's scale and update."""
     model, optimizer = fresh()
     small = 2.0**-16
     on_gradients(model, lambda gradient: gradient.to(dtype).float())
-    losses, scales, good = [], [], 0
+    losses, scales, updated, good = [], [], [], 0
     for x, y in batches:
         loss = cross_entropy(model(x), y)
         optimizer.zero_grad()
@@ -210,18 +221,17 @@ def train_scaled(scale, adapt=False, test=True, dtype=torch.float16):
         for weight in model.parameters():
             weight.grad = weight.grad.to(dtype).float() / (small * scale)
         finite = all(weight.grad.isfinite().all() for weight in model.parameters())
-        if finite or not test:
+        updated.append(finite or not test)
+        if updated[-1]:
             optimizer.step()
         losses.append(loss.item())
         scales.append(scale)
         if adapt:
             scale, good = next_scale(scale, good, finite, wait=5)  # 2,000 is too long here
-    return losses, scales
+    return losses, scales, updated
 
 
-guess = (
-    None  # names of the first four runs, such as "no scale", from the lowest loss to the highest
-)
+guess = {"learns best": None, "makes no update": None, "ends in NaN": None}  # names of runs
 runs = {
     "your rule": train_scaled(2.0**36, adapt=True),
     "no scale": train_scaled(1.0),
@@ -232,22 +242,23 @@ runs = {
 }
 
 print(f"Mean loss of the last 5 of {len(batches)} steps")
-for name, (losses, _) in runs.items():
-    print(f"{name:22}{np.mean(losses[-5:]):5.2f}")
-print("You predicted, from the lowest:", guess or "?")
-_, scales = runs["your rule"]
+for name, (losses, _, updated) in runs.items():
+    print(f"{name:22}{np.mean(losses[-5:]):5.2f}, {sum(updated)} updates")
+print("You predicted:", guess)
+_, scales, _ = runs["your rule"]
 print("Your rule's scale of each step: 2 to the", *np.log2(scales).astype(int))
 
 # %% [markdown]
-# Your rule skips steps until the scale fits, and one each time doubling was too much. It makes fewer updates than the last run, and its loss is higher. Dividing by 2^16 moves nearly all of the histogram below `float16`'s smallest number: without a scale, the loss is hardly lower than without updates (third run). `bfloat16` has the range, so it needs no scale.
+# Your rule skips steps until the scale is low enough, and one more each time doubling goes too far. Dividing by 2^16 moves nearly all of the histogram below `float16`'s smallest number: without a scale, the loss is hardly lower than without updates (third run). `bfloat16` has the range, so it needs no scale.
 #
-# The third run is a **silent failure**: every update is skipped, without an error. The fourth run, without the check, writes [infinities or NaN](../docs/troubleshooting.md#nan-in-float16-which-layer-and-what-the-loss-scale-does) into the weights, and you notice: its loss is NaN.
+# The third run is a **silent failure**: it makes no update, and you see no error. The fourth run, without the check, writes [infinities or NaN](../docs/troubleshooting.md#nan-in-float16-which-layer-and-what-the-loss-scale-does) into the weights, and you notice.
 #
 # ## Master weights
 #
-# Updates can be lost, too: an update smaller than half the gap between neighbouring representable numbers changes nothing. The next cell applies one update to the trained network, with its momentum, at its learning rate of 0.01 and at lower ones, as at the end of a schedule. **Predict:** what share of the weights does not change?
+# Updates can be lost, too: an update smaller than half the gap between neighbouring representable numbers changes nothing. The next cell applies one update to the trained network, at its learning rate of 0.01 and at lower ones, as at the end of a schedule. **Predict:** what percentage of the weights does not change in `bfloat16` at 0.01?
 
 # %%
+guess = None  # percent
 stored = torch.cat([weight.detach().flatten() for weight in model.parameters()])
 velocity = torch.cat([optimizer.state[w]["momentum_buffer"].flatten() for w in model.parameters()])
 for rate in (1e-2, 1e-3, 1e-4):
@@ -256,15 +267,16 @@ for rate in (1e-2, 1e-3, 1e-4):
         unchanged = (rounded.float() - rate * velocity).to(dtype) == rounded
         share = 100 * unchanged[velocity != 0].float().mean().item()
         print(f"rate {rate:<6g} {str(dtype):15} {share:5.1f}% do not change")
+print("At 0.01 in bfloat16,", predicted(guess))
 
 # %% [markdown]
 # Mixed precision therefore keeps **master weights** in `float32`: updates change these, and each step computes with a 16-bit copy.
 #
 # ## `autocast` and `GradScaler`
 #
-# `torch.autocast` runs convolutions and matrix products in 16 bits and sensitive operations such as the loss in `float32`; the weights stay in `float32`. `GradScaler` applies your rule, starting at 2^16 with a wait of 2,000 steps.
+# `torch.autocast` runs convolutions and matrix products in 16 bits and sensitive operations such as the loss in `float32`. `GradScaler` applies your rule, starting at 2^16 with a wait of 2,000 steps.
 #
-# **Your turn:** write a step with both. `scaler.scale(loss)` returns the scaled loss; `scaler.step(optimizer)` divides the gradients and updates, if they are finite; `scaler.update()` changes the scale. The cell checks it against your `next_scale`.
+# **Your turn:** write a step with both. `scaler.scale(loss)` returns the scaled loss; `scaler.step(optimizer)` divides the gradients and updates, if they are finite; `scaler.update()` changes the scale.
 
 
 # %%
@@ -280,10 +292,11 @@ def scaled_step(model, optimizer, scaler, x, y):
 scaled_step = nb06.check_step(scaled_step, next_scale, device)
 
 # %% [markdown]
-# The next cell trains a small dense network with it, starting at 2^24, with two waits. (Dense layers are fast in `float16` even on a CPU.) **Predict** how the scale changes.
+# The next cell trains a small dense network with it, starting at 2^24, with two waits. **Predict:** how many steps does each wait skip?
 
 # %%
-for wait in (3, 2000):
+guess = {3: None, 2000: None}  # your numbers
+for wait in guess:
     torch.manual_seed(seed)
     scaler = torch.amp.GradScaler(device.type, init_scale=2.0**24, growth_interval=wait)
     hidden, outputs = torch.nn.Linear(images[0].numel(), 64), torch.nn.Linear(64, 12)
@@ -295,10 +308,11 @@ for wait in (3, 2000):
         losses.append(scaled_step(dense, sgd, scaler, x, y))
     print(f"wait {wait}, scale of each step: 2 to the", *np.log2(scales).astype(int))
     skipped = np.sum(np.diff([*scales, scaler.get_scale()]) < 0)
-    print(f"{skipped} of {len(scales)} steps skipped; loss {losses[0]:.2f}, then {losses[-1]:.2f}")
+    print(f"{skipped} of {len(scales)} steps skipped ({predicted(guess[wait])});", end=" ")
+    print(f"loss {losses[0]:.2f}, then {losses[-1]:.2f}")
 
 # %% [markdown]
-# The scale falls until a step is good, and again when gradients grow: with a wait of 2,000, all skipped steps come from that. With 3, doubling too far can cost one more step in four, instead of one in 2,001.
+# The scale falls until a step is good, and again when gradients grow. With a wait of 2,000, that explains all skipped steps. A short wait adds those lost to doubling: at most one in four with 3, one in 2,001 with 2,000.
 #
 # ## V100: 8 times the arithmetic, the same bandwidth. Why only 3.6?
 #
@@ -335,8 +349,8 @@ if emulated:  # bfloat16 is then computed in float32
 array, copy = torch.zeros(2, 2**27 if device.type == "cuda" else 2**24, device=device)
 bandwidth = 2 * array.nbytes / seconds("copy.copy_(array)", array=array, copy=copy)
 for name, peak in peaks.items():
-    print(f"{name:8} {peak / 1e9:10,.1f} GFLOP/s: the limit", end=" ")
-    print(f"above {peak / bandwidth:.0f} FLOP per byte")
+    print(f"{name:8} {peak / 1e9:10,.1f} GFLOP/s, the limit", end=" ")
+    print(f"for layers with more than {peak / bandwidth:.0f} FLOP per byte")
 print(f"memory   {bandwidth / 1e9:10,.1f} GB/s")
 
 # %% [markdown]
@@ -345,7 +359,7 @@ print(f"memory   {bandwidth / 1e9:10,.1f} GB/s")
 # **Your turn.** Count two layers of ResNet-50 in the forward pass. A multiplication and an addition are two operations; multiplications by padding count, too.
 #
 # - A convolution, 3 × 3, from 64 to 64 channels, on 56 × 56 pixels. It reads its input and its weights and writes its output, each once.
-# - The batch norm after it, which normalises with the mean and the variance of the batch. What must it read *at least*, how often, before it can write? Count 5 operations per number. Leave out its parameters.
+# - The batch norm after it, which normalises with the mean and the variance of the batch. How many times must it read its input, *at least*, before it has written its output? Count 5 operations per number. Leave out its parameters.
 
 
 # %%
@@ -381,15 +395,18 @@ for name, (count, layer) in layers.items():
 columns = ["", f"{before} (ms): your count", "measured", f"{half} (ms): your count", "measured"]
 columns += ["gain: your count", "measured"]
 workshop.table(rows, columns, f"Forward pass of two layers, {many} images")
+for name, *ms, _, _ in rows:
+    print(f"{name}: {ms[1] / ms[0]:.1f} × the count in {before}, {ms[3] / ms[2]:.1f} × in {half}")
 
 # %% [markdown]
-# *Gain*: how many times as fast. Which layer comes closer to the bound that you counted?
+# *Gain* is the speed-up from 16 bits. A layer that gains more than counted was further above its bound in `float32`.
 #
 # ## Compare all precisions
 #
-# The next cell times both passes of the whole network in all precisions and two memory layouts: NCHW, as in your script, and [**channels last**](../docs/troubleshooting.md#channels_last-has-no-effect-a-layer-loses-it), which Tensor Cores prefer. **MFU** (model FLOP utilisation) is the network's FLOP/s divided by the peak, here the measured one. **Predict** the fastest row.
+# The next cell times both passes of the whole network in all precisions and two memory layouts: NCHW, as in your script, and [**channels last**](../docs/troubleshooting.md#channels_last-has-no-effect-a-layer-loses-it). **MFU** (model FLOP utilisation) is the network's FLOP/s divided by the peak, here the measured one. **Predict** the fastest row.
 
 # %%
+guess = None  # such as "float32, NCHW"
 network = resnet.resnet(session.layers)
 nets = {"NCHW": ResNet(network).to(device),
         "channels last": ResNet(network).to(device, memory_format=torch.channels_last)}  # fmt: skip
@@ -428,7 +445,7 @@ for (name, layout), seconds_each in times.items():
         row.append("–" if other == (name, layout) else str(over))
     rows.append([*row, f"{mfu:.0%}"])
 columns = ["", "images/s: median", f"over {before}, per turn", "over NCHW", "MFU"]
-workshop.table(rows, columns, f"Training, batch {timed}, {pixels} px, turns: {turns}")
+workshop.table(rows, columns, f"Batch {timed}, {pixels} px, turns: {turns}; {predicted(guess)}")
 gain = workshop.ratio(np.divide(times[before, "channels last"], times[half, "channels last"]))
 session.note("speedup", str(gain), "", f"speed of {half} over {before}, channels last")
 same = (timed, pixels) == (256, 224)  # as recorded
@@ -436,11 +453,27 @@ yours = speeds if same else {}
 session.expect({f"h100.{name}.ips": yours.get(name) for name in ("float16", "bfloat16")})
 
 # %% [markdown]
-# If the network gains less than the peaks differ, the MFU falls: the other layers gain less, or the convolutions do not reach the peak in 16 bits. The next trace decides. On the recorded H100, `bfloat16` is slower than `float16`: PyTorch uses slower batch-norm kernels for it.
+# If the MFU falls, the other layers gain less than the peak, or the convolutions do not reach it in 16 bits. A GPU often converts NCHW around convolutions, because Tensor Cores need channels last; notebook 08 adds that to your script. On the recorded H100, `bfloat16` is slower than `float16`: its batch-norm kernels were slower.
 #
 # ## Trace both precisions
 #
-# The next cell traces both passes in both precisions in turns, channels last (*pointwise*: ReLU and addition). The count now includes all layers and the backward pass: three times the work for a convolution, eight passes over its array for a batch norm, five for a ReLU, six for an addition. **Predict:** which kind gains most?
+# The next cell traces both passes in both precisions in turns, channels last (*pointwise*: ReLU and addition). The count now includes all layers and the backward pass, in which a convolution does twice the work.
+#
+# **Your turn:** count how often the other layers read and write. Then **predict** which kind gains most.
+
+
+# %%
+def accesses(layer):
+    """Return how often both passes read or write an array of the size of the layer's output.
+
+    `layer` is "batch norm", "ReLU" (in place) or "addition". Backward, a batch norm needs two sums
+    over its input and its output's gradient before it can combine them; a ReLU needs its output,
+    too; and the gradients of both summands meet where the shortcut begins, and are added there.
+    """
+    return None  # your code
+
+
+accesses = nb06.check("accesses", accesses)
 
 # %%
 guess = None  # "convolution", "normalisation" or "pointwise"
@@ -466,7 +499,8 @@ for _ in range(session.traces):
     for name, its_turns in traces.items():
         its_turns.append(traced(name))
 counted = {
-    name: nb06.least_ms(network, pixels, timed, name, peaks[name], bandwidth) for name in traces
+    name: nb06.least_ms(network, pixels, timed, name, peaks[name], bandwidth, accesses)
+    for name in traces
 }
 rows = []
 for kind, layers in {**kinds, "both passes": [*counted[half]]}.items():
@@ -476,18 +510,18 @@ for kind, layers in {**kinds, "both passes": [*counted[half]]}.items():
     rows.append([kind, low[0], min(ms[0]), low[1], min(ms[1]), *gain])
 columns = ["", f"{before} (ms): counted", "fastest turn", f"{half} (ms): counted", "fastest turn"]
 columns += ["gain: counted", "measured, per turn"]
-workshop.table(rows, columns, f"Batch {timed}, {pixels} px; you predicted {guess or '?'}")
+workshop.table(rows, columns, f"Batch {timed}, {pixels} px; {predicted(guess)}")
 
 # %% [markdown]
-# The count is a lower bound, so compare it with the fastest turn. If the whole range of a gain is below the count, this kind does not reach its limit in 16 bits. If a kind takes less time than counted, its arrays fit into the cache, and less traffic gains little.
+# The count assumes that every pass goes to memory, at the bandwidth of a copy. If a kind takes much longer than counted in 16 bits, it does not reach this limit. If it takes *less*, the assumption is wrong: on a CPU, its arrays stay in the cache, so less traffic gains little; on a GPU, kernels that mostly read can be faster than a copy.
 #
-# Compare with a recorded H100. The cell after it counts for the V100 of the first question.
+# Compare with a recorded H100. Then your count is applied to the V100: **predict** its gains from 8 times the arithmetic alone, and from half the traffic alone.
 
 # %%
 resnet50 = resnet.resnet(50)
 recorded = {key: result.value for key, result in session.results.items()}
 peak, traffic = 1e12 * recorded["h100.fp16"], 1e9 * recorded["h100.bandwidth"]
-counted = nb06.least_ms(resnet50, 224, 256, "float16", peak, traffic)
+counted = nb06.least_ms(resnet50, 224, 256, "float16", peak, traffic, accesses)
 least = [sum(counted[layer] for layer in layers) for layers in kinds.values()]
 measured = [sum(recorded[f"h100.{layer}.ms"] for layer in layers) for layers in kinds.values()]
 step_ms = 1000 * 256 / recorded["h100.float16.ips"]
@@ -505,6 +539,8 @@ workshop.figure(fig, alt="Bars of three kinds of layers; a dashed outline shows 
 print("Channels last, batch 256, 224 px,", session.results["h100.convolution.ms"].provenance)
 
 # %%
+guess = None  # (arithmetic, traffic)
+totals = []  # ms
 for what, peak, dtype in [
     ("FP32", "v100.fp32", "float32"),
     ("faster arithmetic alone", "v100.fp16", "float32"),
@@ -512,28 +548,31 @@ for what, peak, dtype in [
     ("both", "v100.fp16", "float16"),
 ]:
     rate, traffic = 1e12 * recorded[peak], 1e9 * recorded["v100.bandwidth"]
-    counted = nb06.least_ms(resnet50, 224, 96, dtype, rate, traffic)
-    print(f"V100, {what}: {1000 * 96 / sum(counted.values()):,.0f} images/s by the count")
-print("Limits of the V100:", session.results["v100.fp16"].provenance)
+    counted = nb06.least_ms(resnet50, 224, 96, dtype, rate, traffic, accesses)
+    totals.append(sum(counted.values()))
+    ips = 1000 * 96 / totals[-1]
+    print(f"V100, {what}: {ips:,.0f} images/s by the count, × {totals[0] / totals[-1]:.2f}")
+print(f"Limits of the V100: {session.results['v100.fp16'].provenance}; {predicted(guess)}")
 
 # %% [markdown]
-# On the H100, batch norm takes as long as convolution, and over half of the step hardly computes. These layers take about as long as counted (or slightly less: a ReLU can exceed the bandwidth of a copy).
+# On the H100, more than half of the step does almost no arithmetic, and takes about as long as counted.
 #
-# So where does the V100's 3.6 come from? By the count, faster arithmetic alone gains 2.1, half the traffic alone 1.2, both together 3.8: once arithmetic is fast, traffic is the limit. The published FP16 run also has a larger batch, channels last and fused layers, which the count leaves out.
+# So where does the V100's 3.6 come from? Only both together explain it: once arithmetic is fast, traffic is the limit. The published FP16 run also has a larger batch, channels last and fused layers, which the count leaves out.
 #
 # ### Move fewer bytes
 #
-# [`torch.compile`](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step) **fuses** layers, so that no intermediate result goes to memory. A residual block ends with a batch norm, an addition of the shortcut and a ReLU, which compute almost nothing.
+# [`torch.compile`](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step) **fuses** layers, so that no intermediate result goes to memory. A residual block ends with a batch norm, an addition of the shortcut and a ReLU.
 #
 # **Your turn:** count how often they read and write an array, first one by one, then fused. Your count predicts two gains: of fusing and of 16 bits. (Compiling takes up to half a minute.)
 
 
 # %%
 def block_end(fused):
-    """Return how often the block's end reads an array of this size, and how often it writes one.
+    """Return how many arrays the end of a block reads, and how many it writes.
 
-    `fused` is False for one layer after the other: addition and ReLU then change the result of the
-    batch norm in place, which saves memory, not traffic. It is True for as few passes as possible.
+    An array that is read twice counts twice. `fused` is False for one layer after the other:
+    addition and ReLU then change the result of the batch norm in place, which saves memory, not
+    traffic. It is True for as few passes as possible.
     """
     return None  # your code
 
@@ -562,10 +601,10 @@ if session.compile:
 
 rows = []
 for version, function in versions.items():
-    accesses = sum(block_end(version == "fused"))
+    arrays = sum(block_end(version == "fused"))
     for name, pair in pairs.items():
         ms = 1000 * seconds("function(*pair)", function=function, pair=pair)
-        counted_ms = 1000 * accesses * nb06.BYTES[name] * pair[0].numel() / bandwidth
+        counted_ms = 1000 * arrays * nb06.BYTES[name] * pair[0].numel() / bandwidth
         rows.append([f"{name}, {version}", counted_ms, ms])
 _, slowest, slow = rows[0]
 rows = [[*row, slowest / row[1], slow / row[2]] for row in rows]
@@ -574,11 +613,11 @@ workshop.table(rows, columns, f"The end of a block, {session.tail} images")
 del pair, pairs
 
 # %% [markdown]
-# If the measured times are close to the counted ones, traffic is the limit. If they are several times longer, arithmetic and instructions are, and fusing gains little. On a CPU, [PyTorch's batch norm](https://github.com/pytorch/pytorch/blob/02793981e2a23214e0a159b7eef8685ea5738310/aten/src/ATen/native/cpu/batch_norm_kernel.cpp) adds number by number in `float32`, so 16 bits can gain more than 2. For the whole network, `torch.compile` gained about 1.2 (4,833 and 5,810 images/s, on two H100s, two days apart).
+# If the measured times are close to the counted ones, traffic is the limit. If they are several times longer, instructions are, and fusing gains little. On a CPU, [PyTorch's batch norm](https://github.com/pytorch/pytorch/blob/02793981e2a23214e0a159b7eef8685ea5738310/aten/src/ATen/native/cpu/batch_norm_kernel.cpp) adds NCHW numbers one at a time in `float32`, but as vectors in 16 bits, which can therefore gain more than 2. For the whole network, `torch.compile` gained about 1.2 (4,833 and 5,810 images/s, on two H100s, two days apart).
 #
 # ## Your turn: one more rung
 #
-# Before you open the solution, add mixed precision to `runs/train.py` in six to eight lines: `float16` with a `GradScaler` on a GPU; on a CPU, `bfloat16` with `GradScaler(enabled=False)`. DDP's `backward()` averages the gradients. Horovod must exchange them *before* `scaler.step` tests them, so that all ranks skip a step or none does: `optimizer.synchronize()` comes first, and `scaler.step(optimizer)` stays inside `skip_synchronize()`. Then run the cell again: it tries the exchange. The race below also names missing lines.
+# Before you open the solution, add mixed precision to `runs/train.py`: `float16` with a `GradScaler` on a GPU; on a CPU, `bfloat16` with `GradScaler(enabled=False)`. DDP's `backward()` averages the gradients. Horovod must exchange them *before* `scaler.step` tests them, so that all ranks skip a step or none does: `optimizer.synchronize()` comes first, and `scaler.step(optimizer)` stays inside `skip_synchronize()`. Then run the next cell again: it tests the exchange on the CPU, where the scaler is off. The race below also lists missing lines.
 
 # %%
 workshop.ladder.changes("4_amp")
@@ -593,37 +632,39 @@ else:
     ))  # fmt: skip
 
 # %% [markdown]
-# How much faster will the script become? Only the two passes gain, by the factor in the NCHW rows; the first run gave their share of a step. The rest takes as long as before (Amdahl's law, see 02). The race tests it.
+# Only the two passes gain, by the factor in the NCHW rows; the first run gave their share of a step. **Predict** how many times as fast your script becomes, by Amdahl's law (see 02). The race tests it.
 
 # %%
-faster = workshop.ratio(np.divide(times[before, "NCHW"], times[half, "NCHW"]))
-low, guess, high = (
-    1 / (1 - both_passes + both_passes / each) for each in (faster.low, faster.median, faster.high)
-)
-print(f"Gain of both passes, {both_passes:.0%} of a step, in {half}: {faster}")
-print(f"Predicted speed of 4_amp over 3_dali: {guess:.2f} ({low:.2f} to {high:.2f})")
-workshop.ladder.predict("4_amp", guess)
+guess = None  # your number
+if guess is not None:
+    workshop.ladder.predict("4_amp", guess)
 torch.cuda.empty_cache()  # the scripts need the memory
 raced = workshop.ladder.race(
     ["3_dali", "4_amp"], turns=session.rung_turns, ranks=ranks, own="4_amp", **sizes,
     warm_up=1, steps=1 if emulated else session.steps,
 )  # fmt: skip
+gains = np.divide(times[before, "NCHW"], times[half, "NCHW"])
+formula = workshop.ratio(1 / (1 - both_passes + both_passes / gains))
+print(f"Speed of 4_amp over 3_dali: by the formula {formula}; {predicted(guess)}")
 if raced and raced["4_amp"]["paired"]:
-    print("Speed of 4_amp over 3_dali:", workshop.ratio(raced["4_amp"]["gains"]))
-    old, new = (raced[rung]["compute_ms"] for rung in ("3_dali", "4_amp"))
-    print(f"Passes and update: {old:.0f} ms, then {new:.0f} ms, {old / new:.2f} times as fast")
+    measured = workshop.ratio(raced["4_amp"]["gains"])
+    print("In the race:", measured)
+    if measured.high < formula.low or formula.high < measured.low:
+        old, new = (raced[rung]["compute_ms"] for rung in ("3_dali", "4_amp"))
+        print(f"Passes and update, median: {old:.0f} ms, then {new:.0f} ms")
 else:
     print("Not tested: this needs DALI, memory for both scripts, and trace.step() in yours.")
 workshop.ladder.figure("4_amp")
 
 # %% [markdown]
-# If the two ranges overlap, nothing refutes the formula. If not, compare the last line with the factor in the formula, which was measured alone, without DALI (on a GPU: with a larger batch). The square is a recorded H100, from 1,735 to 2,530 images/s: less than the 4,833 above because of NCHW, a batch of 128, JPEG files, and waiting between the parts of a step.
+# If the two ranges overlap, nothing refutes the formula. If not, compare the times in the last line with that factor, which was measured alone, without DALI (on a GPU: with a larger batch). The square is a recorded H100, from 1,735 to 2,530 images/s: less than the 4,833 above because of NCHW, a batch of 128, JPEG files, and waiting between the parts of a step.
 #
 # ## The same accuracy?
 #
-# NVIDIA published one run each; for the road signs, ten seeds per precision were recorded:
+# NVIDIA published one run each; for the road signs, ten seeds per precision were recorded. **Predict:** how many points lower is `bfloat16` there?
 
 # %%
+guess = None  # points
 for n in (1, 4, 8):
     fp16, fp32 = (session.results[f"published.v100.{n}gpu.{p}.top1"] for p in ("fp16", "fp32"))
     print(f"FP16 {fp16.value:.2f}%, FP32 {fp32.value:.2f}%: {fp16.provenance}")
@@ -632,7 +673,8 @@ session.expect(dict.fromkeys(recorded))
 short, full = (session.results[key].each for key in recorded)  # top-1 of each seed
 gaps = np.subtract(full, short)  # of the same seed
 errors = gaps.mean() / gaps.std(ddof=1) * len(gaps) ** 0.5
-print(f"bfloat16 is {gaps.mean():.2f} points lower on average: {errors:.1f} standard errors.")
+print(f"bfloat16 is {gaps.mean():.2f} points lower on average:", end=" ")
+print(f"{errors:.1f} standard errors; {predicted(guess)}")
 
 # %% [markdown]
 # On ImageNet, FP16 is below FP32 all three times, by 0.04 to 0.18 points, and FP32 varies as much between GPU counts. On the road signs, ten seeds do not settle whether `bfloat16` costs accuracy.
@@ -646,4 +688,4 @@ print(f"bfloat16 is {gaps.mean():.2f} points lower on average: {errors:.1f} stan
 #
 # **Try it:** in `train_scaled`, round the weights to `bfloat16` after each step, and predict the loss of the last run.
 #
-# The next notebook uses a trained network: how long is one prediction?
+# The next notebook uses a trained network: how long does one prediction take?

@@ -260,6 +260,7 @@ RULE = (
 )
 CONVOLUTION = "n = images * 64 * 56 * 56; return 2 * n * 64 * 9, size * (2 * n + 36864)"
 NORM = "n = images * 64 * 56 * 56; return 5 * n, size * 3 * n"
+ACCESSES = 'return {"batch norm": 8, "ReLU": 5, "addition": 6}[layer]'
 LAMBDA = "...\n\nblock_end = lambda fused: (3, 1) if fused else (5, 3)"
 
 
@@ -272,6 +273,9 @@ LAMBDA = "...\n\nblock_end = lambda fused: (3, 1) if fused else (5, 3)"
         ("def convolution", [CONVOLUTION, NORM], "✓ `batch_norm`"),
         ("def convolution", [CONVOLUTION.replace(" + 36864", ""), NORM], "weights are read, too"),
         ("def convolution", [CONVOLUTION.replace("images *", ""), NORM], "convolution(3, 4) gives"),
+        ("def accesses", ACCESSES, "✓ `accesses`"),
+        ("def accesses", ACCESSES.replace("8", "3"), "forward pass alone"),
+        ("def accesses", ACCESSES.replace("[layer]", ""), "of type dict, not a number"),
         ("def block_end", "return (3, 1) if fused else (5, 3)", "✓ `block_end`"),
         ("def block_end", "return (2, 1) if fused else (4, 3)", "it is read again"),
         ("def block_end", LAMBDA, "✓ `block_end`"),

@@ -265,11 +265,11 @@ def test_figure_has_both_libraries_and_no_numbers_of_profile_ci(
         colour = matplotlib.colors.to_rgba(plot.MEANING[part])
         bars = [bar for bar in speeds.patches if bar.get_facecolor() == colour]
         assert [bar.get_width() for bar in bars] == pytest.approx([share * x for x in (4, 5, 6, 7)])
-    assert drawn(speeds)["white"] == {(4.0, 2.36), (5.0, 2.36), (7.0, 2.36)}  # the turns
+    assert drawn(speeds)["0.5"] == {(4.0, 2.36), (5.0, 2.36), (7.0, 2.36)}  # the turns
     assert drawn(gains) == {
         "black": {(1.5, 3)}, "white": {(1.25, 2)},  # clear, and not clear
-        "none": {(2.0, 2.25), (3.0, 3.25)},  # predictions
-        plot.MEANING["recorded"]: {(round(1735 / 1089, 6), 3.25)},
+        "none": {(2.0, 2.2), (3.0, 3.2)},  # predictions
+        plot.MEANING["recorded"]: {(round(1735 / 1089, 6), 3.4)},
     }  # fmt: skip
     assert fig.get_suptitle() == "Rung 3, DALI, over rung 2: × 1.50 (1.40 to 1.70, n = 5)"
     assert "2: Horovod, 2 ranks: 6 images/s (compute 90%, communication 0%, input 10%); 3" in alt

@@ -23,11 +23,7 @@ KIND = {
 # FLOP per element of the output, forward and backward; convolutions and the last layer are counted.
 # Batch norm: two sums, then scale and shift; backward two sums and a combination.
 FLOPS = {"batchnorm": 14, "relu": 2, "add": 2, "maxpool": 10, "avgpool": 2}
-# How often an element of the output is read or written if every pass goes to memory. A batch norm
-# reads for its sums, reads again to normalise and writes; backward it reads two arrays twice and
-# writes one. A ReLU in place reads and writes; backward it reads two and writes one. An addition
-# reads two and writes one; backward, the two gradients that meet at the fork are added.
-PASSES = {"batchnorm": 8, "relu": 5, "add": 6, "avgpool": 0, "maxpool": 4}
+POOLING = {"avgpool": 0, "maxpool": 4}  # how often an element of the output is read or written
 
 
 @dataclass(frozen=True)
@@ -38,7 +34,16 @@ class Work:
     bytes: float
 
 
-def count(net: Network, image_size: int, batch: int, dtype: str) -> list[tuple[str, Work]]:
+def accesses(layer: str) -> int:
+    """Return how often both passes read or write an array of the size of the layer's output."""
+    forward = {"batch norm": 2 + 1, "ReLU": 1 + 1, "addition": 2 + 1}  # reads + writes
+    backward = {"batch norm": 2 * 2 + 1, "ReLU": 2 + 1, "addition": 2 + 1}
+    return forward[layer] + backward[layer]
+
+
+def count(
+    net: Network, image_size: int, batch: int, dtype: str, passes: Function = accesses
+) -> list[tuple[str, Work]]:
     """Return kind, and work and traffic in a training step, of each layer, with none fused.
 
     A convolution reads its input and writes its output. Backward it reads the gradient of its
@@ -58,8 +63,9 @@ def count(net: Network, image_size: int, batch: int, dtype: str) -> list[tuple[s
         elif layer.kind == "linear":  # in float32
             traffic = 3 * 4 * (batch * net.features + out + layer.parameters)
         else:
-            traffic = each * PASSES[layer.kind] * out
-            if "pool" in layer.kind:  # its input is read, and its input's gradient written
+            pool = POOLING.get(layer.kind)
+            traffic = each * out * (passes(KIND[layer.kind]) if pool is None else pool)
+            if pool is not None:  # its input is read, and its input's gradient written
                 traffic += 2 * each * batch * before
         found.append((KIND[layer.kind], Work(flops, traffic)))
         before = layer.activations
@@ -67,14 +73,15 @@ def count(net: Network, image_size: int, batch: int, dtype: str) -> list[tuple[s
 
 
 def least_ms(
-    net: Network, image_size: int, batch: int, dtype: str, peak: float, bandwidth: float
-) -> dict[str, float]:
+    net: Network, image_size: int, batch: int, dtype: str, peak: float, bandwidth: float,
+    passes: Function = accesses,
+) -> dict[str, float]:  # fmt: skip
     """Return the least milliseconds per training step of each kind of layer, layer by layer.
 
     `peak` is in FLOP/s, `bandwidth` in bytes/s.
     """
     found: dict[str, float] = defaultdict(float)
-    for kind, work in count(net, image_size, batch, dtype):
+    for kind, work in count(net, image_size, batch, dtype, passes):
         found[kind] += 1000 * max(work.flops / peak, work.bytes / bandwidth)
     return found
 
@@ -129,6 +136,10 @@ MISTAKES: dict[Function, list[Mistake]] = {
         (lambda images, size: (convolution(images, size)[0] // 2, convolution(images, size)[1]),
          "Half of the operations are missing.",
          "A multiplication and an addition are 2 operations."),
+        (lambda images, size: (convolution(images, size)[0] - images * 64 * 56**2,
+                               convolution(images, size)[1]),
+         "The first product is counted without an addition.",
+         "Count both operations for every weight: it is added to a sum that starts at 0."),
         (lambda images, size: (convolution(images, size)[0] // 64, convolution(images, size)[1]),
          "There are too few operations.", "Each output needs all 64 input channels."),
         (lambda images, size: (convolution(images, size)[0], 2 * size * images * 64 * 56 * 56),
@@ -150,6 +161,20 @@ MISTAKES: dict[Function, list[Mistake]] = {
         (lambda images, size: batch_norm(images, 1),
          "These are numbers, not bytes.", "Multiply them by `size`."),
     ],
+    accesses: [
+        (lambda layer: {"batch norm": 3, "ReLU": 2, "addition": 3}[layer],
+         "This is the forward pass alone.", "Add the reads and writes of the backward pass."),
+        (lambda layer: {"batch norm": 5, "ReLU": 3}.get(layer, accesses(layer)),
+         "This is the backward pass alone.", "Add the reads and writes of the forward pass."),
+        *((lambda layer, few=few: {"batch norm": few}.get(layer, accesses(layer)),
+           "The batch norm reads too few arrays.",
+           "Forward it reads one array twice; backward, two arrays twice.") for few in (6, 7)),
+        (lambda layer: {"ReLU": 4}.get(layer, accesses(layer)), "The ReLU lacks one access.",
+         "Backward, it reads its output and the gradient, and writes a gradient."),
+        *((lambda layer, few=few: {"addition": few}.get(layer, accesses(layer)),
+           "The addition lacks accesses.",
+           "Each of the two sums reads two arrays and writes one.") for few in (4, 5)),
+    ],
     block_end: [
         (lambda fused: (2, 1) if fused else (4, 3), "One read is missing.",
          f"{READ_TWICE} The addition reads two arrays."),
@@ -161,9 +186,10 @@ MISTAKES: dict[Function, list[Mistake]] = {
 }  # fmt: skip
 CASES: dict[Function, list[tuple[Any, ...]]] = {
     next_scale: [(1024.0, 3, False, 5), (1024.0, 3, True, 5), (1024.0, 4, True, 5),
-                 (1.0, 0, True, 1), (1.0, 0, False, 5), (1024.0, 4, False, 5), (8.0, 2, True, 3)],
+                 (1.0, 0, True, 1), (2.0, 0, False, 5), (1024.0, 4, False, 5), (8.0, 2, True, 3)],
     convolution: [(1, 2), (3, 4)],
     batch_norm: [(1, 2), (3, 4)],
+    accesses: [("batch norm",), ("ReLU",), ("addition",)],
     block_end: [(False,), (True,)],
 }  # fmt: skip
 
