@@ -85,7 +85,7 @@ workshop.figure(fig, alt="Four crops, with their classes")
 # %% [markdown]
 # ## The network
 #
-# ResNet-50 v1.5 repeats this block 16 times: a 1×1 convolution to fewer channels, a 3×3 convolution, and a 1×1 convolution to more channels. **Batch norm** follows each: it brings every channel to mean 0 and variance 1 over the batch, then scales and shifts it by learned numbers. ReLU sets negative values to 0. Before the last ReLU, the result is *added* to the block's input; if the shapes differ, `downsample` first converts the input. So a block learns only a correction, and gradients have a short path back through the additions. (v1.5 halves the image size in the 3×3 convolution, v1 in the first 1×1. [NVIDIA](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) reports about 0.5 percentage points more top-1 for about 5% less speed; see `ex02.stride`.)
+# ResNet-50 v1.5 repeats this block 16 times: a 1×1 convolution to fewer channels, a 3×3 convolution, and a 1×1 convolution to more channels. **Batch norm** follows each: it brings every channel to mean 0 and variance 1 over the batch, then scales and shifts it by learned numbers. ReLU sets negative values to 0. Before the last ReLU, the result is *added* to the block's input; if the shapes differ, `downsample` first converts the input. So a block learns only a correction, and gradients have a short path back through the additions. (v1.5 halves the image size in the 3×3 convolution, v1 in the first 1×1: about 0.5 percentage points more top-1 for 5% less speed, says [NVIDIA](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5); see `ex02.stride`.)
 
 # %%
 import inspect
@@ -107,7 +107,7 @@ print(inspect.getsource(type(model.layer1[0])))
 # rn50 run --preset RN50_FP16_8GPU --print recipe
 
 # %% [markdown]
-# The next cells use its momentum, weight decay and **learning rate**, which scales with the **global batch**: the images per step on all GPUs. With twice the batch, an epoch has half as many steps, so each step goes twice as far (**linear scaling**). Early in training, such steps are too large, so a **warm-up** raises the rate from zero over five epochs; later, it drops tenfold three times. (`train.py` has no schedule; you write one in `ex02.schedule`.)
+# The next cells use its momentum, weight decay and **learning rate**, which scales with the **global batch**: the images per step on all GPUs. With twice the batch, an epoch has half as many steps, so each step goes twice as far (**linear scaling**). At first, such steps are too large, so a **warm-up** raises the rate from zero over five epochs; later, it drops tenfold three times. (You write this schedule in `ex02.schedule`.)
 #
 # **Your turn:** write a function for the rate, with the recipe's numbers.
 
@@ -124,7 +124,7 @@ print(f"lr {scaled_lr(1, batch):.4f} here, {scaled_lr(8, 208):.2f} in the publis
 # %% [markdown]
 # ## Write the step
 #
-# Each step computes the loss of a batch (`F.cross_entropy`) and the gradient of every weight (`backward`), and moves each weight a little against its gradient. **Your turn:** write one step. PyTorch adds new gradients to the old ones, so erase those first. Return `loss.detach()`: the loss, without the graph and its tensors. The next cell compares three of your steps with a reference, then briefly trains an 18-layer version, which is faster.
+# Each step computes the loss of a batch (`F.cross_entropy`) and the gradient of every weight (`backward`), and moves each weight a little against its gradient. **Your turn:** write one step. PyTorch adds new gradients to the old ones, so erase those first. Return `loss.detach()`: the loss without its graph. The next cell compares three of your steps with a reference, then briefly trains the faster 18-layer version.
 
 
 # %%
@@ -146,7 +146,7 @@ losses = [float(loss) for loss in losses]  # waits for the device only here
 print(f"loss {losses[0]:.2f} at the start, {np.mean(losses[-5:]):.2f} in the last 5 steps")
 
 # %% [markdown]
-# An untrained network guesses. With equal probabilities for 12 classes, its loss is ln 12 = 2.48; with unequal ones, usually a little more.
+# An untrained network guesses. With equal probabilities for 12 classes, its loss is ln 12 = 2.48; with unequal ones, usually more.
 #
 # ## Does it learn?
 #
@@ -178,11 +178,11 @@ with torch.no_grad():
 print(f"with model.eval(), new averages: {top1(small.eval()):.1f}% correct")
 
 # %% [markdown]
-# A sorted batch holds one class, so normalisation removes much of what distinguishes it. Shuffling can even beat `eval()` while the averages lag behind the weights; the last line lets them catch up. Only `eval()` gives an image the same answer whatever else is in its batch. (With 600 images, differences of 5 points can be chance.)
+# A sorted batch holds one class, so normalisation removes much of what distinguishes it. Shuffling can even beat `eval()` while the averages lag behind the weights; the last line lets them catch up. Only in `eval()` does the rest of the batch not matter. (With 600 images, differences of 5 points can be chance.)
 #
 # ## The whole script
 #
-# The next cell shows `runs/train.py`; if there is none, it writes one with four gaps. (To start over, rename your file and rerun the cell.) Read `main`; `profiler` and the arguments can wait.
+# The next cell shows `runs/train.py`, or first writes it, with four gaps. (To start over, rename your file and rerun the cell.) Read `main`; `profiler` and the arguments can wait.
 #
 # `main` names the parts of your step for the profiler, and times input and computation. Python only puts work into a queue; the GPU works through it. A clock that does not wait for the GPU measures how fast Python fills the queue, so `now()` calls `synchronize()`. The price: Python can no longer prepare the next step while the GPU computes.
 
@@ -191,7 +191,7 @@ script = workshop.ladder.start_script()
 print(script, script.read_text(), sep="\n\n")
 
 # %% [markdown]
-# **Your turn:** open `runs/train.py`, and replace each line `...  # your code`: in `Photos`, with the lines of your `__getitem__`; in `main`, with those of your step (no `return`: `main` reads `loss` after the loop). Save the file. The next cell checks your parts.
+# **Your turn:** open `runs/train.py`, and replace each line `...  # your code`: in `Photos`, with the lines of your `__getitem__`; in `main`, with those of your step (no `return`: `main` reads `loss` after the loop). Save the file.
 
 # %%
 mine = nb02_checks.check_script(script)
@@ -199,7 +199,7 @@ mine = nb02_checks.check_script(script)
 # %% [markdown]
 # ## Where is the time going?
 #
-# **Predict:** what percentage of its time does the loop spend waiting for images? The cell prints the median speed over several turns, and splits the step at that speed into input and computation.
+# **Predict:** what percentage of its time does the loop spend waiting for images? The cell splits the step at the median speed of several turns into input and computation.
 
 # %%
 guess = "?"  # your number
@@ -222,13 +222,13 @@ session.note("ladder_1_ips", rung["images_per_s"], "img/s", "speed of rung 1")
 workshop.ladder.figure("1_single")
 
 # %% [markdown]
-# Each version of the script is a **rung** of the **ladder**, the figure at the end of notebook 00; this is the first. The batch stays the same, so that rungs differ by one change.
+# Each version of the script is a **rung** of the **ladder**, the figure at the end of notebook 00; this is the first. All have the same batch.
 #
 # Two worker processes decode *while* the model computes, so `input_ms` is only the part that is not hidden, plus the copy to the GPU.
 #
 # ### Which operations?
 #
-# A **profiler** records every operation. Above, `trace=` profiled three extra steps, which were not timed. Compare shares, not milliseconds: three steps are few, and the profiler adds some. [Perfetto](https://ui.perfetto.dev) opens the file, too: `trace.json.gz`, in this notebook's folder in `runs/`.
+# A **profiler** records every operation. Above, `trace=` profiled three extra, untimed steps. Compare shares, not milliseconds: three steps are few, and profiling takes time. [Perfetto](https://ui.perfetto.dev) opens its file, `trace.json.gz`, too.
 #
 # Kinds: convolution, normalisation (batch norm), pointwise (ReLU and additions), optimizer (with `zero_grad`), copy, waiting (on a CPU for a batch, on a GPU while no kernel runs), and other (pooling, the last layer, the loss, Python). **Predict:** what share is convolution, and which kind is second?
 
@@ -240,7 +240,7 @@ print(f"You expected {share}% convolution, and then {second}.")
 # %% [markdown]
 # Faster arithmetic helps convolutions; on a GPU, normalisation, pointwise, copy and optimizer mostly move data (see 06).
 #
-# Which kind is worth attacking? The rest of the step limits the gain (**Amdahl's law**). **Your turn:** write a function for this limit. **Predict** it for the convolutions of your step, and for those of a step recorded on an H100 (float16, batch 256, 224 px).
+# Which kind is worth attacking? The rest of the step limits the gain (**Amdahl's law**). **Your turn:** write a function for this limit. **Predict** it for the convolutions of your step, and for those of a step on an H100 (float16, batch 256, 224 px).
 
 
 # %%
@@ -257,16 +257,16 @@ for guess, whose, part, whole in (
     (guesses[1], "the H100's", session.results["h100.convolution.ms"].value, h100),
 ):
     print(f"{whose} step of {whole:.0f} ms: convolution is {part / whole:.0%};", end=" ")
-    print(f"without it, a step is at most {at_most(part, whole):.2f} × as fast; you expected {guess}")
+    print(f"without it, at most {at_most(part, whole):.2f} × as fast; you expected {guess}")
 
 # %% [markdown]
-# 04 and 05 reduce waiting; 06 computes in 16 bits, and in **TF32**: float32 with fewer bits, in which PyTorch computes convolutions on an A100 or newer [by default](https://docs.pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices). Do more workers help?
+# 04 and 05 reduce waiting; 06 computes in 16 bits, and in **TF32**, float32 with fewer bits: the [default](https://docs.pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices) of convolutions on an A100 or newer.
 #
 # ## Can you feed the device faster?
 #
-# With 0 workers, the loop itself decodes; with workers, other processes decode while it trains. The next cell trains with 0 and with 2 workers (on a CPU 18 layers, so that decoding matters), and times each step and its wait for a batch. The copy to the GPU, input in `train.py`, counts as computing here. **Predict:** does the step shrink by as much as the wait?
+# With 0 workers, the loop itself decodes; with workers, other processes decode while it trains. The next cell trains with 0 and with 2 workers (on a CPU 18 layers, so that decoding matters), and times each step and its wait for a batch. **Predict:** does the step shrink by as much as the wait?
 #
-# **Your turn:** each further row of `tries` adds a change. Try more workers, and rows like the commented one: **predict** which helps most, and rerun. (On a CPU, pinning cannot help.)
+# **Your turn:** add rows to `tries`: more workers, and changes like the commented one. **Predict** which helps most, and rerun. (On a CPU, pinning cannot help.)
 #
 # - `"pin": True`: batches in pinned memory, which a GPU copies while Python continues (`non_blocking=True`);
 # - `"layout": torch.channels_last`: each pixel's channels next to each other in memory, which convolutions may prefer.
@@ -310,8 +310,8 @@ turns = {name: [] for name in tries}
 for _ in range(session.feed_turns):
     for name, row in tries.items():
         turns[name].append(step_ms(**row))
-print(f"ResNet-{session.layers}, {session.feed_size} px, batch {session.rung_batch}", end="; ")
-print(f"does the step shrink by as much as the wait? You expected: {guess}")
+print(f"ResNet-{session.layers}, {session.feed_size} px, batch {session.rung_batch};", end=" ")
+print(f"by as much as the wait? You expected {guess}")
 for name, ms in turns.items():
     whole, waited = np.median(ms, axis=0)
     print(f"{name}: {waited:.1f} ms waiting + {whole - waited:.1f} ms copying and computing a step")
@@ -321,15 +321,15 @@ for above, name in itertools.pairwise(turns):
     print("computing time", workshop.ratio((whole_now - waited_now) / (whole - waited)))
 
 # %% [markdown]
-# If computing clearly takes longer with workers, they compete with it, for cores or for memory. A ratio is the median over all turns; a difference counts as clear if there are at least five turns, and all are on the same side of 1.
+# If computing clearly takes longer with workers, they compete with it, for cores or memory. A ratio is the median over all turns; a difference is clear if all turns, at least five, are on the same side of 1.
 #
 # Leave `runs/train.py` as it is: 05 comes back to pinning, 08 to `channels_last`.
 #
 # ## Does a larger batch help?
 #
-# **Predict** two ratios of images/s: rung 1's batch to a batch of 2, and the largest batch to rung 1's. (No loader here: the images are random numbers, made before the clock starts.)
+# **Predict** two ratios of images/s: rung 1's batch to a batch of 2, and the largest batch to rung 1's. (No loader: the images are random numbers, made beforehand.)
 #
-# A gain suggests that each step has a fixed cost. If so, a step takes *fixed + batch × time per image*: images/s rise, then flatten. **Your turn:** which row of your trace cannot depend on the batch? The cell prints it beside the fixed cost.
+# If each step has a fixed cost, it takes *fixed + batch × time per image*: images/s rise, then flatten. **Your turn:** which row of your trace cannot depend on the batch? Compare it with the fixed cost.
 
 
 # %%
@@ -361,15 +361,13 @@ ms, speeds = np.median(turns, axis=1), 1000 * counts[:, None] / turns
 each, fixed = np.polyfit(counts, ms, 1, w=1 / ms)
 fit = fixed + each * counts
 same = np.abs(counts - session.rung_batch).argmin()
-print(f"ResNet-50, {session.image_size} px; fit, up to {np.abs(fit / ms - 1).max():.0%} off:", end=" ")
-print(f"{fixed:.0f} ms + batch × {each:.1f} ms;", end=" ")
+print(f"ResNet-50, {session.image_size} px: {fixed:.0f} ms + batch × {each:.1f} ms", end=" ")
+print(f"(fitted, up to {np.abs(fit / ms - 1).max():.0%} off);", end=" ")
 print(f"at batch {counts[same]}, {fixed / fit[same]:.0%} of the step is fixed")
 if row in by_kind:
     print(f"{row} in your trace: {by_kind[row]:.0f} ms")
-small_gain = workshop.ratio(speeds[same] / speeds[0])
-gain = workshop.ratio(speeds[-1] / speeds[same])
-print(f"batch {counts[-1]} over {counts[same]}: × {gain}")
-print("you expected ×", " and × ".join(guesses))
+small_gain, gain = (workshop.ratio(speeds[a] / speeds[b]) for a, b in ((same, 0), (-1, same)))
+print(f"batch {counts[-1]} over {counts[same]}: × {gain}; expected: × {' and × '.join(guesses)}")
 fig, ax = plt.subplots(figsize=(9, 3.6))
 ax.plot(counts, speeds, "o", mfc="white", mec="black", label=["a turn"] + [None] * (len(ms) - 1))
 ax.plot(counts, 1000 * counts / ms, "o", color="black", label="median")
@@ -383,11 +381,11 @@ found = ", ".join(f"batch {n}: {1000 * n / time:.0f}" for n, time in zip(counts,
 workshop.figure(fig, alt=f"Images/s, medians: {found}.")
 
 # %% [markdown]
-# If the fit is within about 20% of all times, a fixed cost can explain the curve, and its share is the most that larger batches can save. Part of it is the optimizer, which moves the same weights for any batch; the rest includes Python's work per operation. (With `-b 8` in notebook 00, you paid it four times as often as with `-b 32`.) If the fit is worse, and small batches all take equally long, a GPU is waiting for Python, which fills its queue too slowly.
+# If the fit is at most about 20% off, a fixed cost can explain the curve, and its share is the most that larger batches can save. Part of it is the optimizer, which moves the same weights for any batch; the rest includes Python's work per operation. If it is worse, and small batches all take equally long, Python fills a GPU's queue too slowly.
 #
 # ### How much memory does the batch take?
 #
-# The backward pass needs the outputs of the layers, the **activations**, which stay in memory until then ([out of memory?](../docs/troubleshooting.md#out-of-memory)). A PyTorch hook counts their bytes. The first convolution alone returns 64 × 112 × 112 floats per image, 3.2 MB. **Predict:** how many images fit into a V100's 16 GiB in FP32?
+# The backward pass needs the outputs of the layers, the **activations**, kept until then ([out of memory?](../docs/troubleshooting.md#out-of-memory)). A PyTorch hook counts their bytes. The first convolution returns 3.2 MB per image. **Predict:** how many images fit into a V100's 16 GiB in FP32?
 
 
 # %%
@@ -418,18 +416,18 @@ if device.type == "cuda":
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
     for count in (16, 32):
         images, labels = torch.randn(count, 3, 224, 224), torch.zeros(count, dtype=torch.long)
-        training_step(network, optimizer, images.to(device), labels.to(device))
-        torch.cuda.reset_peak_memory_stats()  # the first step adds the momentum
-        training_step(network, optimizer, images.to(device), labels.to(device))
+        for _ in range(2):  # the first step adds the momentum
+            torch.cuda.reset_peak_memory_stats()
+            training_step(network, optimizer, images.to(device), labels.to(device))
         peaks.append(torch.cuda.max_memory_allocated())
     print(f"the peak grows by {(peaks[1] - peaks[0]) / 16e6:.0f} MB per image on this GPU")
 
 # %% [markdown]
-# By this count, both published batches need about half of a V100's memory, so memory does not explain them. The count leaves out the gradients of activations and cuDNN's workspace. On a GPU, the last line shows how much those add per image in PyTorch, in FP32.
+# By this count, both published batches need about half of a V100's memory, so memory does not explain them. The count leaves out the gradients of activations and cuDNN's workspace. On a GPU, the last line includes them (PyTorch, FP32).
 #
 # ## What does a long run need?
 #
-# A real run takes hours or days, and has to survive failures. What must a checkpoint contain? The next cell trains for four steps, twice. Then it trains for two, saves, and resumes for the other two. **Predict:** does it end with the same weights? **Your turn:** complete `save` and `resume` until it does, as nearly as when four steps are repeated.
+# A real run must survive failures. What must a checkpoint contain? The next cell trains for four steps, twice. Then it trains for two, saves, and resumes for the other two. **Predict:** does it end with the same weights? **Your turn:** complete `save` and `resume` until it does (on a GPU, nearly).
 
 
 # %%
@@ -468,7 +466,7 @@ print(f"the same four steps again: off by up to {difference(whole, again):.2g}")
 print(f"two steps, then two resumed: off by up to {difference(whole, resumed):.2g}")
 
 # %% [markdown]
-# With the model alone (weights and batch norm's averages), the run continues differently, because the optimizer's momentum is missing (`optimizer.state_dict()` has it). On a GPU, even repeated steps may differ slightly, because sums may run in a different order. A real run must also restore its place in the epoch, the order of the images and the metrics. `rn50 run` saves all of this after every epoch and on SIGTERM.
+# With the model alone, the run continues differently, because the optimizer's momentum is missing (`optimizer.state_dict()` has it). On a GPU, even repeated steps may differ slightly, as sums may run in another order. A real run must also restore its place in the epoch, the order of the images and the metrics. `rn50 run` saves all of this after every epoch and on SIGTERM.
 #
 # ## Key takeaways
 #
