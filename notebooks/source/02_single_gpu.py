@@ -85,7 +85,7 @@ workshop.figure(fig, alt="Four crops, with their classes")
 # %% [markdown]
 # ## The network
 #
-# ResNet-50 v1.5 repeats this block 16 times: a 1×1 convolution to fewer channels, a 3×3 convolution, and a 1×1 convolution to more channels. **Batch norm** follows each: it brings every channel to mean 0 and variance 1 over the batch, then scales and shifts it by learned numbers. ReLU sets negative values to 0. Before the last ReLU, the result is *added* to the block's input; if the shapes differ, `downsample` first converts the input. So a block learns only a correction, and gradients have a short path back through the additions. (v1.5 halves the image size in the 3×3 convolution, v1 in the first 1×1: about 0.5 percentage points more top-1 for 5% less speed, says [NVIDIA](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5); see `ex02.stride`.)
+# ResNet-50 v1.5 repeats this block 16 times: a 1×1 convolution to fewer channels, a 3×3 convolution, and a 1×1 convolution to more channels. **Batch norm** follows each: it brings every channel to mean 0 and variance 1 over the batch, then scales and shifts it by learned numbers. ReLU sets negative values to 0. Before the last ReLU, the result is *added* to the block's input; if the shapes differ, `downsample` first converts the input. So a block learns a correction, and gradients have a short path back through the additions. (v1.5 halves the image size in the 3×3 convolution, v1 in the first 1×1: about 0.5 percentage points more top-1 for 5% less speed, says [NVIDIA](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5); see `ex02.stride`.)
 
 # %%
 import inspect
@@ -228,7 +228,7 @@ workshop.ladder.figure("1_single")
 #
 # ### Which operations?
 #
-# A **profiler** records every operation. Above, `trace=` profiled three extra, untimed steps. Compare shares, not milliseconds: three steps are few, and profiling takes time. [Perfetto](https://ui.perfetto.dev) opens its file, `trace.json.gz`, too.
+# A **profiler** records every operation. Above, `trace=` profiled three extra, untimed steps. Compare shares, not milliseconds: three steps are few, and profiling costs time. [Perfetto](https://ui.perfetto.dev) opens its file, `trace.json.gz`, too.
 #
 # Kinds: convolution, normalisation (batch norm), pointwise (ReLU and additions), optimizer (with `zero_grad`), copy, waiting (on a CPU for a batch, on a GPU while no kernel runs), and other (pooling, the last layer, the loss, Python). **Predict:** what share is convolution, and which kind is second?
 
@@ -369,7 +369,9 @@ if row in by_kind:
 small_gain, gain = (workshop.ratio(speeds[a] / speeds[b]) for a, b in ((same, 0), (-1, same)))
 print(f"batch {counts[-1]} over {counts[same]}: × {gain}; expected: × {' and × '.join(guesses)}")
 fig, ax = plt.subplots(figsize=(9, 3.6))
-ax.plot(counts, speeds, "o", mfc="white", mec="black", label=["a turn"] + [None] * (len(ms) - 1))
+ax.plot(
+    counts, speeds, "o", mfc="white", mec="black", label=["a turn"] + [""] * (session.repeats - 1)
+)
 ax.plot(counts, 1000 * counts / ms, "o", color="black", label="median")
 ax.plot(counts, 1000 * counts / fit, color="0.5", label="fixed + batch × time per image")
 ax.set_xscale("log", base=2)
