@@ -171,7 +171,7 @@ print(f"with model.eval():               {top1(small.eval()):.1f}% correct")
 leaking = copy.deepcopy(small).train()  # validation images update its averages
 print(f"without model.eval(), sorted:    {top1(leaking):.1f}% correct")
 print(f"without model.eval(), shuffled:  {top1(leaking, shuffle=True):.1f}% correct")
-print("you expected", ", ".join(guesses))
+print("you expected", *guesses)
 with torch.no_grad():
     for images, _ in itertools.islice(loader, 20):
         small.train()(images.to(device))
@@ -361,13 +361,13 @@ ms, speeds = np.median(turns, axis=1), 1000 * counts[:, None] / turns
 each, fixed = np.polyfit(counts, ms, 1, w=1 / ms)
 fit = fixed + each * counts
 same = np.abs(counts - session.rung_batch).argmin()
-print(f"ResNet-50, {session.image_size} px: {fixed:.0f} ms + batch × {each:.1f} ms", end=" ")
-print(f"(fitted, up to {np.abs(fit / ms - 1).max():.0%} off);", end=" ")
-print(f"at batch {counts[same]}, {fixed / fit[same]:.0%} of the step is fixed")
+print(f"ResNet-50, {session.image_size} px: at batch {counts[same]},", end=" ")
+print(f"{fixed / fit[same]:.0%} of the step is fixed: {fixed:.0f} ms")
 if row in by_kind:
     print(f"{row} in your trace: {by_kind[row]:.0f} ms")
-small_gain, gain = (workshop.ratio(speeds[a] / speeds[b]) for a, b in ((same, 0), (-1, same)))
-print(f"batch {counts[-1]} over {counts[same]}: × {gain}; expected: × {' and × '.join(guesses)}")
+for guess, more, fewer in ((guesses[0], same, 0), (guesses[1], -1, same)):
+    gain = workshop.ratio(speeds[more] / speeds[fewer])
+    print(f"batch {counts[more]} over {counts[fewer]}: × {gain}; you expected × {guess}")
 fig, ax = plt.subplots(figsize=(9, 3.6))
 ax.plot(
     counts, speeds, "o", mfc="white", mec="black", label=["a turn"] + [""] * (session.repeats - 1)
@@ -378,12 +378,13 @@ ax.set_xscale("log", base=2)
 ax.set_xticks(counts, counts)
 ax.set(xlabel="images per step (log scale)", ylabel="images/s", ylim=0)
 ax.legend()
-ax.set_title(f"Batch {counts[same]} over {counts[0]}: × {small_gain}")
+off = np.abs(fit / ms - 1).max()
+ax.set_title(f"A step takes {fixed:.0f} ms + batch × {each:.1f} ms, within {off:.0%}")
 found = ", ".join(f"batch {n}: {1000 * n / time:.0f}" for n, time in zip(counts, ms, strict=True))
 workshop.figure(fig, alt=f"Images/s, medians: {found}.")
 
 # %% [markdown]
-# If the fit is at most about 20% off, a fixed cost can explain the curve, and its share is the most that larger batches can save. Part of it is the optimizer, which moves the same weights for any batch; the rest includes Python's work per operation. If it is worse, and small batches all take equally long, Python fills a GPU's queue too slowly.
+# If the fit is within about 20%, a fixed cost can explain the curve, and its share is the most that larger batches can save. Part of it is the optimizer, which moves the same weights for any batch; the rest includes Python's work per operation. If it is worse, and small batches all take equally long, Python fills a GPU's queue too slowly.
 #
 # ### How much memory does the batch take?
 #
