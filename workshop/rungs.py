@@ -197,4 +197,5 @@ def _label(script: str, ranks: int = 1) -> str:
 def _sizes(rungs: Mapping[str, Any]) -> str:
     """Return a line with the pixels and batches of all rungs."""
     sizes = {f"{one['image_size']} px, batch {one['batch_size']}" for one in rungs.values()}
-    return f"\n{' or '.join(sorted(sizes))} per rank"
+    several = any(one["ranks"] > 1 for one in rungs.values())
+    return f"\n{' or '.join(sorted(sizes))}{' per rank' * several}"

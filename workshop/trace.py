@@ -109,7 +109,7 @@ def trace(file: str | PathLike, show: bool = True, of: str = "step") -> dict[str
     output.table(
         [*rows, [f"the {of}", whole, 100.0]],
         ["kind", f"ms per {of}", "%"],
-        f"Time of the {where}, mean of {count} {of}{'s' * (count != 1)}; the profiler adds some",
+        f"Time of the {where}, mean of {count} {of}{'s' * (count != 1)}",
     )
     lines = []
     if (hidden := exchange - ms["exchange"]) > 0.001 * exchange > 0:

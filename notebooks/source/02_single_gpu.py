@@ -25,7 +25,7 @@ os.chdir(session.folder)  # everything below is written here
 #
 # ## Write the data set
 #
-# A `Dataset` answers two questions: how many images are there, and what is image number `i`? **Your turn:** write `__getitem__`, which answers the second. It crops a random square, so the network rarely sees one twice:
+# A `Dataset` answers two questions: how many images are there, and what is image number `i`? **Your turn:** write `__getitem__`, which answers the second. It crops a random square, so the network rarely sees the same crop twice:
 #
 # 1. Open `self.files[i]` with `Image.open`, and convert it to RGB.
 # 2. Choose a square with `random.uniform`: a side of 0.7 to 1.0 times the image's shorter side, anywhere in the image.
@@ -85,7 +85,7 @@ workshop.figure(fig, alt="Four crops, with their classes")
 # %% [markdown]
 # ## The network
 #
-# ResNet-50 v1.5 repeats this block 16 times: a 1×1 convolution to fewer channels, a 3×3 convolution, and a 1×1 convolution to more channels. **Batch norm** follows each: it brings every channel to mean 0 and variance 1 over the batch, then scales and shifts it by learned numbers. ReLU sets negative values to 0. Before the last one, the result is *added* to the block's input; if the shapes differ, `downsample` first converts the input. So a block learns only a correction, and gradients have a short path back through the additions. (v1.5 halves the image size in the 3×3 convolution, v1 in the first 1×1. [NVIDIA](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) reports about 0.5 percentage points more top-1 for about 5% less speed; see `ex02.stride`.)
+# ResNet-50 v1.5 repeats this block 16 times: a 1×1 convolution to fewer channels, a 3×3 convolution, and a 1×1 convolution to more channels. **Batch norm** follows each: it brings every channel to mean 0 and variance 1 over the batch, then scales and shifts it by learned numbers. ReLU sets negative values to 0. Before the last ReLU, the result is *added* to the block's input; if the shapes differ, `downsample` first converts the input. So a block learns a correction, and gradients have a short path back through the additions. (v1.5 halves the image size in the 3×3 convolution, v1 in the first 1×1: about 0.5 percentage points more top-1 for 5% less speed, says [NVIDIA](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5); see `ex02.stride`.)
 
 # %%
 import inspect
@@ -107,11 +107,24 @@ print(inspect.getsource(type(model.layer1[0])))
 # rn50 run --preset RN50_FP16_8GPU --print recipe
 
 # %% [markdown]
-# The next cells use its momentum, weight decay and **learning rate**. The rate is 0.1 for 256 images per step, and scales with the **global batch**: the images per step on all GPUs. With twice the batch, an epoch has half as many steps, so each step goes twice as far (**linear scaling**). Early in training, such steps are too large, so a **warm-up** raises the rate from zero over five epochs; later, it drops tenfold three times. (See `ex02.schedule`; `train.py` leaves it out.)
+# The next cells use its momentum, weight decay and **learning rate**, which scales with the **global batch**: the images per step on all GPUs. With twice the batch, an epoch has half as many steps, so each step goes twice as far (**linear scaling**). At first, such steps are too large, so a **warm-up** raises the rate from zero over five epochs; later, it drops tenfold three times. (You write this schedule in `ex02.schedule`.)
 #
+# **Your turn:** write a function for the rate, with the recipe's numbers.
+
+
+# %%
+def scaled_lr(n_gpus, batch):
+    """Return the recipe's learning rate, after the warm-up, for `batch` images on each GPU."""
+    return None  # your code
+
+
+scaled_lr = nb02_checks.check_scaled_lr(scaled_lr)
+print(f"lr {scaled_lr(1, batch):.4f} here, {scaled_lr(8, 208):.2f} in the published run")
+
+# %% [markdown]
 # ## Write the step
 #
-# Each step computes the loss of a batch (`F.cross_entropy`) and the gradient of every weight (`backward`), and moves each weight a little against its gradient. **Your turn:** write one step. PyTorch adds new gradients to the old ones, so erase those first. Return `loss.detach()`: the loss, without the graph and its tensors. The cell below yours checks three of your steps, then briefly trains the faster 18-layer version. In it, **predict** the published run's rate.
+# Each step computes the loss of a batch (`F.cross_entropy`) and the gradient of every weight (`backward`), and moves each weight a little against its gradient. **Your turn:** write one step. PyTorch adds new gradients to the old ones, so erase those first. Return `loss.detach()`: the loss without its graph. The next cell compares three of your steps with a reference, then briefly trains the faster 18-layer version.
 
 
 # %%
@@ -124,9 +137,7 @@ def training_step(model, optimizer, images, labels):
 training_step = nb02_checks.check_step(training_step)
 small = ResNet(resnet.resnet(18, num_classes=len(photos.classes))).to(device)
 start = {name: value.clone() for name, value in small.state_dict().items()}
-published = "?"  # your number: the recipe's learning rate on its 8 GPUs
-lr = 0.1 * batch / 256  # linear scaling
-print(f"lr {lr:.4f} here, {0.1 * 8 * 208 / 256:.2f} in the published run; you expected {published}")
+lr = scaled_lr(1, batch)
 optimizer = torch.optim.SGD(small.parameters(), lr=lr, momentum=0.9, weight_decay=1e-4)
 losses = []
 for images, labels in itertools.islice(loader, session.loop_steps):
@@ -135,14 +146,15 @@ losses = [float(loss) for loss in losses]  # waits for the device only here
 print(f"loss {losses[0]:.2f} at the start, {np.mean(losses[-5:]):.2f} in the last 5 steps")
 
 # %% [markdown]
-# An untrained network guesses, and guessing 12 classes with equal probabilities has a loss of ln 12 = 2.48.
+# An untrained network guesses. With equal probabilities for 12 classes, its loss is ln 12 = 2.48; with unequal ones, usually more.
 #
 # ## Does it learn?
 #
-# The next cell measures the accuracy on crops of unseen images: once with `model.eval()`, and twice without, first sorted by class, then shuffled. Without it, batch norm uses the current batch's statistics, and updates the averages that `eval()` uses; before the last line, training images update them. **Predict** the first three accuracies.
+# The next cell measures the accuracy on crops of unseen images: once with `model.eval()`, and twice without, first sorted by class, then shuffled. Without it, batch norm uses the statistics of the current batch, and updates its running averages, which `eval()` uses. For the last line, 20 batches of training images update them first. **Predict** the first three accuracies.
 
 
 # %%
+guesses = "?", "?", "?"  # your percentages
 validation = Photos(session.data_root / "val", session.loop_size)
 validation.files = validation.files[::2]  # 50 per class, as in a sorted batch
 
@@ -155,30 +167,31 @@ def top1(model, shuffle=False):
     return 100 * right / len(validation)
 
 
-print(f"with model.eval():              {top1(small.eval()):.1f}% correct")
+print(f"with model.eval():               {top1(small.eval()):.1f}% correct")
 leaking = copy.deepcopy(small).train()  # validation images update its averages
-print(f"without model.eval(), sorted:   {top1(leaking):.1f}% correct")
-print(f"without model.eval(), shuffled: {top1(leaking, shuffle=True):.1f}% correct")
+print(f"without model.eval(), sorted:    {top1(leaking):.1f}% correct")
+print(f"without model.eval(), shuffled:  {top1(leaking, shuffle=True):.1f}% correct")
+print("you expected", *guesses)
 with torch.no_grad():
     for images, _ in itertools.islice(loader, 20):
         small.train()(images.to(device))
 print(f"with model.eval(), new averages: {top1(small.eval()):.1f}% correct")
 
 # %% [markdown]
-# A sorted batch holds one class, so normalisation removes much of what distinguishes it. Shuffling can even beat `eval()` while the averages lag behind the weights; the last line lets them catch up. Only `eval()` gives an image the same answer whatever else is in its batch. (With 600 images, 4 points can be chance.)
+# A sorted batch holds one class, so normalisation removes much of what distinguishes it. Shuffling can even beat `eval()` while the averages lag behind the weights; the last line lets them catch up. Only in `eval()` does the rest of the batch not matter. (With 600 images, differences of 5 points can be chance.)
 #
 # ## The whole script
 #
-# The next cell shows `runs/train.py`; if there is none, it writes one with four gaps. (To start over, move yours away, and rerun.) Read `main`; `profiler` and the arguments can wait.
+# The next cell shows `runs/train.py`, or first writes it, with four gaps. (To start over, rename your file and rerun the cell.) Read `main`; `profiler` and the arguments can wait.
 #
-# `main` names the parts of your step for the profiler, and times input and computation. A GPU works through a queue, to which Python adds. A clock that does not wait measures only how fast Python fills it, so `now()` calls `synchronize()`. But then Python cannot prepare a step while the GPU computes the one before.
+# `main` names the parts of your step for the profiler, and times input and computation. Python only puts work into a queue; the GPU works through it. A clock that does not wait for the GPU measures how fast Python fills the queue, so `now()` calls `synchronize()`. The price: Python can no longer prepare the next step while the GPU computes.
 
 # %%
 script = workshop.ladder.start_script()
 print(script, script.read_text(), sep="\n\n")
 
 # %% [markdown]
-# **Your turn:** open `runs/train.py`, and replace each line `...  # your code`: in `Photos`, with the lines of your `__getitem__`; in `main`, with those of your step (no `return`: `main` reads `loss` after the loop). Save the file. The next cell checks your parts.
+# **Your turn:** open `runs/train.py`, and replace each line `...  # your code`: in `Photos`, with the lines of your `__getitem__`; in `main`, with those of your step (no `return`: `main` reads `loss` after the loop). Save the file.
 
 # %%
 mine = nb02_checks.check_script(script)
@@ -186,7 +199,7 @@ mine = nb02_checks.check_script(script)
 # %% [markdown]
 # ## Where is the time going?
 #
-# **Predict:** out of every 100 ms, how many milliseconds does the loop spend waiting for images? The cell prints the median speed of several turns, and the mean step at that speed.
+# **Predict:** what percentage of its time does the loop spend waiting for images? The cell splits the step at the median speed of several turns into input and computation.
 
 # %%
 guess = "?"  # your number
@@ -202,21 +215,20 @@ waiting = 100 * input_ms / (input_ms + compute_ms)
 print(f"a step: {input_ms:.1f} ms of input and {compute_ms:.1f} ms of computation;", end=" ")
 print(f"{waiting:.1f}% is waiting for input, and you expected {guess}%")
 files, dali = (session.results[f"ladder.h100.{name}.ips"].value for name in ("1_single", "3_dali"))
-print(f"an H100, recorded: {files:,} images/s, with notebook 05's input {dali:,}:", end=" ")
-print(f"even with 12 workers, at least {1 - files / dali:.0%} of its step was input")
+print(f"an H100, recorded (224 px, batch 128, 12 workers): {files:,} images/s;", end=" ")
+print(f"the same network with notebook 05's input: {dali:,};", end=" ")
+print(f"so at least {1 - files / dali:.0%} of its step was input")
 session.note("ladder_1_ips", rung["images_per_s"], "img/s", "speed of rung 1")
 workshop.ladder.figure("1_single")
 
 # %% [markdown]
-# Each version of the script is a **rung** of the **ladder**, the figure at the end of notebook 00; this is the first. The batch stays the same, so that rungs differ by one change.
+# Each version of the script is a **rung** of the **ladder**, the figure at the end of notebook 00; this is the first. All have the same batch.
 #
-# On an A100 or newer, PyTorch computes float32 convolutions in **TF32**, with fewer bits, [by default](https://docs.pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices); 06 measures both.
-#
-# Two worker processes decode *while* the model computes, so `input_ms` is only what this overlap does not hide, plus the copy to the GPU.
+# Two worker processes decode *while* the model computes, so `input_ms` is only the part that is not hidden, plus the copy to the GPU.
 #
 # ### Which operations?
 #
-# A **profiler** records every operation. Above, `trace=` ran one for three untimed steps: compare shares, not milliseconds. [Perfetto](https://ui.perfetto.dev) opens the file, too: `trace.json.gz`, in this notebook's folder in `runs/`.
+# A **profiler** records every operation. Above, `trace=` profiled three extra, untimed steps. Compare shares, not milliseconds: three steps are few, and profiling costs time. [Perfetto](https://ui.perfetto.dev) opens its file, `trace.json.gz`, too.
 #
 # Kinds: convolution, normalisation (batch norm), pointwise (ReLU and additions), optimizer (with `zero_grad`), copy, waiting (on a CPU for a batch, on a GPU while no kernel runs), and other (pooling, the last layer, the loss, Python). **Predict:** what share is convolution, and which kind is second?
 
@@ -228,7 +240,7 @@ print(f"You expected {share}% convolution, and then {second}.")
 # %% [markdown]
 # Faster arithmetic helps convolutions; on a GPU, normalisation, pointwise, copy and optimizer mostly move data (see 06).
 #
-# Which kind is worth attacking? The rest of the step limits the gain (**Amdahl's law**). **Your turn:** write a function for this limit. **Predict** it for the convolutions of your step, and for those of a step recorded on an H100 (float16, batch 256, 224 px).
+# Which kind is worth attacking? The rest of the step limits the gain (**Amdahl's law**). **Your turn:** write a function for this limit. **Predict** it for the convolutions of your step, and for those of a step on an H100 (float16, batch 256, 224 px).
 
 
 # %%
@@ -237,28 +249,30 @@ def at_most(part, whole):
     return None  # your code
 
 
+guesses = "?", "?"  # your factors, before you run your function
 at_most = nb02_checks.check_at_most(at_most)
 h100 = 1000 * 256 / session.results["h100.float16.ips"].value  # ms of a step
-for whose, part, whole in (
-    ("your", by_kind["convolution"], sum(by_kind.values())),
-    ("the H100's", session.results["h100.convolution.ms"].value, h100),
+for guess, whose, part, whole in (
+    (guesses[0], "your", by_kind["convolution"], sum(by_kind.values())),
+    (guesses[1], "the H100's", session.results["h100.convolution.ms"].value, h100),
 ):
     print(f"{whose} step of {whole:.0f} ms: convolution is {part / whole:.0%};", end=" ")
-    print(f"without it, a step is at most {at_most(part, whole):.2f} × as fast")
+    print(f"without it, at most {at_most(part, whole):.2f} × as fast; you expected {guess}")
 
 # %% [markdown]
-# (The largest convolution kernels take 25% of the H100's step, all of them 32%.) 04 and 05 reduce waiting; in 06, your step uses 16 bits. Do more workers help?
+# 04 and 05 reduce waiting; 06 computes in 16 bits, and in **TF32**, float32 with fewer bits: the [default](https://docs.pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices) of convolutions on an A100 or newer.
 #
 # ## Can you feed the device faster?
 #
-# With 0 workers, the loop itself decodes; with more, other processes do so meanwhile. The next cell trains with 0 and with 2 workers (on a CPU 18 layers, so that decoding matters), and times each step and its wait for a batch. The copy to the GPU, input in `train.py`, counts as computing here. **Predict:** does the step shrink by as much as the wait?
+# With 0 workers, the loop itself decodes; with workers, other processes decode while it trains. The next cell trains with 0 and with 2 workers (on a CPU 18 layers, so that decoding matters), and times each step and its wait for a batch. **Predict:** does the step shrink by as much as the wait?
 #
-# **Your turn:** each further row of `tries` adds a change. Try more workers, and rows like the commented one: **predict** which helps most, and rerun. (On a CPU, pinning cannot help.)
+# **Your turn:** add rows to `tries`: more workers, and changes like the commented one. **Predict** which helps most, and rerun. (On a CPU, pinning cannot help.)
 #
 # - `"pin": True`: batches in pinned memory, which a GPU copies while Python continues (`non_blocking=True`);
 # - `"layout": torch.channels_last`: each pixel's channels next to each other in memory, which convolutions may prefer.
 
 # %%
+guess = "?"  # yes or no
 tries = {"0 workers": {"workers": 0}, "2 workers": {"workers": 2}}
 # a row is compared with the one above, so change one thing:
 # tries["2, channels last"] = {"workers": 2, "layout": torch.channels_last}
@@ -296,22 +310,26 @@ turns = {name: [] for name in tries}
 for _ in range(session.feed_turns):
     for name, row in tries.items():
         turns[name].append(step_ms(**row))
+print(f"ResNet-{session.layers}, {session.feed_size} px, batch {session.rung_batch};", end=" ")
+print(f"by as much as the wait? You expected {guess}")
 for name, ms in turns.items():
     whole, waited = np.median(ms, axis=0)
     print(f"{name}: {waited:.1f} ms waiting + {whole - waited:.1f} ms copying and computing a step")
 for above, name in itertools.pairwise(turns):
-    print(f"speed, {name} ÷ {above}:", workshop.ratio(np.divide(turns[above], turns[name])[:, 0]))
+    (whole, waited), (whole_now, waited_now) = np.transpose(turns[above]), np.transpose(turns[name])
+    print(f"{name} ÷ {above}: speed", workshop.ratio(whole / whole_now), end="; ")
+    print("computing time", workshop.ratio((whole_now - waited_now) / (whole - waited)))
 
 # %% [markdown]
-# If computing takes longer with workers, they compete with it, for cores or for memory. A ratio is the median over all turns; a difference is clear if all of at least five turns are on the same side of 1.
+# If computing clearly takes longer with workers, they compete with it, for cores or memory. A ratio is the median over all turns; a difference is clear if all turns, at least five, are on the same side of 1.
 #
 # Leave `runs/train.py` as it is: 05 comes back to pinning, 08 to `channels_last`.
 #
 # ## Does a larger batch help?
 #
-# **Predict:** by what factor does the largest batch beat rung 1's in images/s?
+# **Predict** two ratios of images/s: rung 1's batch to a batch of 2, and the largest batch to rung 1's. (No loader: the images are random numbers, made beforehand.)
 #
-# A gain suggests that each step has a fixed cost. If so, a step takes *fixed + batch × time per image*: images/s rise, then flatten.
+# If each step has a fixed cost, it takes *fixed + batch × time per image*: images/s rise, then flatten. **Your turn:** which row of your trace cannot depend on the batch? Compare it with the fixed cost.
 
 
 # %%
@@ -324,7 +342,8 @@ def batch_ms(count):
     return 1000 * (now() - begin)
 
 
-guess = "?"  # your number
+guesses = "?", "?"  # your ratios
+row = "?"  # a kind in your trace
 optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
 sweep = {2**k: [] for k in range(1, session.most_images.bit_length())}
 for _ in range(session.repeats + 1):
@@ -333,33 +352,43 @@ for _ in range(session.repeats + 1):
             sweep[count].append(batch_ms(count))
         except torch.OutOfMemoryError:
             print(f"{count} images do not fit into this GPU's memory.")
-            del sweep[count]
+            sweep = {fits: times for fits, times in sweep.items() if fits < count}
+            break
 torch.cuda.empty_cache()  # for other processes on this GPU
 counts = np.array([*sweep])
 turns = np.array([times[1:] for times in sweep.values()])  # the first is warm-up
 ms, speeds = np.median(turns, axis=1), 1000 * counts[:, None] / turns
 each, fixed = np.polyfit(counts, ms, 1, w=1 / ms)
 fit = fixed + each * counts
-(same,) = np.flatnonzero(counts == session.rung_batch)
-print(f"Fitted, up to {np.abs(fit / ms - 1).max():.0%} off: {fixed:.0f} ms + batch × {each:.1f} ms")
-print(f"You expected × {guess}.")
+same = np.abs(counts - session.rung_batch).argmin()
+print(f"ResNet-50, {session.image_size} px: at batch {counts[same]},", end=" ")
+print(f"{fixed / fit[same]:.0%} of the step is fixed: {fixed:.0f} ms")
+if row in by_kind:
+    print(f"{row} in your trace: {by_kind[row]:.0f} ms")
+for guess, more, fewer in ((guesses[0], same, 0), (guesses[1], -1, same)):
+    gain = workshop.ratio(speeds[more] / speeds[fewer])
+    print(f"batch {counts[more]} over {counts[fewer]}: × {gain}; you expected × {guess}")
 fig, ax = plt.subplots(figsize=(9, 3.6))
-ax.plot(counts, speeds, "o", mfc="white", mec="black")
-ax.plot(counts, 1000 * counts / fit, color="0.5")
+ax.plot(
+    counts, speeds, "o", mfc="white", mec="black", label=["a turn"] + [""] * (session.repeats - 1)
+)
+ax.plot(counts, 1000 * counts / ms, "o", color="black", label="median")
+ax.plot(counts, 1000 * counts / fit, color="0.5", label="fixed + batch × time per image")
 ax.set_xscale("log", base=2)
 ax.set_xticks(counts, counts)
-ax.set(xlabel="batch (log scale); dots: turns, line: fit", ylabel="images/s", ylim=0)
-gain = workshop.ratio(speeds[-1] / speeds[same])
-ax.set_title(f"Batch {counts[-1]} over rung 1's {session.rung_batch}: × {gain}")
+ax.set(xlabel="images per step (log scale)", ylabel="images/s", ylim=0)
+ax.legend()
+off = np.abs(fit / ms - 1).max()
+ax.set_title(f"A step takes {fixed:.0f} ms + batch × {each:.1f} ms, within {off:.0%}")
 found = ", ".join(f"batch {n}: {1000 * n / time:.0f}" for n, time in zip(counts, ms, strict=True))
 workshop.figure(fig, alt=f"Images/s, medians: {found}.")
 
 # %% [markdown]
-# If all times are within about 20% of the fit, a fixed cost can explain the gain; with `-b 8` in notebook 00, you paid it four times as often. If Python fills a GPU's queue too slowly, small batches take equally long.
+# If the fit is within about 20%, a fixed cost can explain the curve, and its share is the most that larger batches can save. Part of it is the optimizer, which moves the same weights for any batch; the rest includes Python's work per operation. If it is worse, and small batches all take equally long, Python fills a GPU's queue too slowly.
 #
 # ### How much memory does the batch take?
 #
-# The backward pass needs the outputs of the layers, the **activations**, which stay in memory until then ([out of memory?](../docs/troubleshooting.md#out-of-memory)). A PyTorch hook counts their bytes. **Predict:** how many images fit into a V100's 16 GiB in FP32?
+# The backward pass needs the outputs of the layers, the **activations**, kept until then ([out of memory?](../docs/troubleshooting.md#out-of-memory)). A PyTorch hook counts their bytes. The first convolution returns 3.2 MB per image. **Predict:** how many images fit into a V100's 16 GiB in FP32?
 
 
 # %%
@@ -383,63 +412,70 @@ state = 3 * 4 * 25_557_032  # weights, gradients, momentum
 guess = "?"  # your number of images
 print(f"per image {per_image / 1e6:.0f} MB, plus {state / 1e6:.0f} MB; you expected {guess} images")
 for name, size, published in (("FP32", per_image, 96), ("FP16, half", per_image / 2, 208)):
-    print(f"{name}: a V100's 17.2 GB hold {(2**34 - state) // size:.0f} images;", end=" ")
+    print(f"{name}: a V100's 16 GiB (17.2 GB) hold {(2**34 - state) // size:.0f} images;", end=" ")
     print(f"the published batch of {published} needs {(state + published * size) / 1e9:.1f} GB")
 if device.type == "cuda":
-    before = torch.cuda.memory_allocated()
-    network = ResNet(resnet.resnet(50)).to(device)
+    network, peaks = ResNet(resnet.resnet(50)).to(device), []
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
-    images, labels = torch.randn(16, 3, 224, 224), torch.zeros(16, dtype=torch.long)
-    torch.cuda.reset_peak_memory_stats()
-    for _ in range(2):
-        training_step(network, optimizer, images.to(device), labels.to(device))
-    peak = torch.cuda.max_memory_allocated() - before
-    predicted = state + 16 * per_image
-    print(f"16 images: predicted {predicted / 1e9:.2f} GB, peak {peak / predicted:.2f} × as much")
+    for count in (16, 32):
+        images, labels = torch.randn(count, 3, 224, 224), torch.zeros(count, dtype=torch.long)
+        for _ in range(2):  # the first step adds the momentum
+            torch.cuda.reset_peak_memory_stats()
+            training_step(network, optimizer, images.to(device), labels.to(device))
+        peaks.append(torch.cuda.max_memory_allocated())
+    print(f"the peak grows by {(peaks[1] - peaks[0]) / 16e6:.0f} MB per image on this GPU")
 
 # %% [markdown]
-# By this count, both published batches need about half of a V100's memory, so it does not explain them. It leaves out the gradients of activations and cuDNN's workspace. On a GPU, see the *peak*: memory was the limit only if it is nearly twice as much.
+# By this count, both published batches need about half of a V100's memory, so memory does not explain them. The count leaves out the gradients of activations and cuDNN's workspace. On a GPU, the last line includes them (PyTorch, FP32).
 #
 # ## What does a long run need?
 #
-# A real run takes hours or days, and has to survive failures. What must a checkpoint contain? The next cell trains for four steps, twice. Then it trains for two, and resumes for the other two with what is in `CHECKPOINT`. **Predict:** does it end with the same weights? **Your turn:** add what is missing.
+# A real run must survive failures. What must a checkpoint contain? The next cell trains for four steps, twice. Then it trains for two, saves, and resumes for the other two. **Predict:** does it end with the same weights? **Your turn:** complete `save` and `resume` until it does (on a GPU, nearly).
+
 
 # %%
-CHECKPOINT = ["model"]  # your turn
-four = list(itertools.islice(loader, 4))  # batches
+def save(model, optimizer):
+    """Return a checkpoint."""
+    return {"model": model.state_dict()}  # your turn
 
 
-def train_on(batches, checkpoint):
-    """Return the checkpoint after training on some batches, from the state of `checkpoint`."""
-    small.train().load_state_dict(checkpoint["model"])
+def resume(checkpoint, model, optimizer):
+    """Load all of a checkpoint."""
+    model.load_state_dict(checkpoint["model"])  # your turn
+
+
+def train_on(batches, checkpoint=None):
+    """Train on some batches, anew or from a checkpoint; return a checkpoint and the weights."""
+    small.train().load_state_dict(start)
     optimizer = torch.optim.SGD(small.parameters(), lr=0.01, momentum=0.9)
-    if "optimizer" in checkpoint:
-        optimizer.load_state_dict(checkpoint["optimizer"])
+    if checkpoint is not None:
+        resume(checkpoint, small, optimizer)
     for images, labels in batches:
         training_step(small, optimizer, images.to(device), labels.to(device))
-    return copy.deepcopy({"model": small.state_dict(), "optimizer": optimizer.state_dict()})
+    return copy.deepcopy((save(small, optimizer), [*small.parameters()]))
 
 
 def difference(one, other):
     """Return the largest difference of a weight."""
-    names = [name for name, _ in small.named_parameters()]
-    return max((one["model"][name] - other["model"][name]).abs().max().item() for name in names)
+    return max((a - b).abs().max().item() for a, b in zip(one, other, strict=True))
 
 
-whole, again, half = (train_on(some, {"model": start}) for some in (four, four, four[:2]))
-print(f"four steps move the weights by up to {difference(whole, {'model': start}):.2g}")
+four = list(itertools.islice(loader, 4))  # batches
+(_, first), (_, whole), (_, again) = (train_on(some) for some in ([], four, four))
+half, _ = train_on(four[:2])
+_, resumed = train_on(four[2:], half)
+print(f"four steps move the weights by up to {difference(whole, first):.2g}")
 print(f"the same four steps again: off by up to {difference(whole, again):.2g}")
-resumed = train_on(four[2:], {part: half[part] for part in CHECKPOINT})
-print(f"resumed with {CHECKPOINT} of {[*half]}: off by up to {difference(whole, resumed):.2g}")
+print(f"two steps, then two resumed: off by up to {difference(whole, resumed):.2g}")
 
 # %% [markdown]
-# With the model alone (weights and batch norm's averages), the run continues differently: the optimizer's momentum is missing. On a GPU, even repeated steps may differ slightly, because sums may run in a different order. A real run must also restore its place in the epoch, the order of the images and the metrics. `rn50 run` saves all of this after every epoch and on SIGTERM; on a CPU, `--resume` ends with the *same bits* as an uninterrupted run.
+# With the model alone, the run continues differently, because the optimizer's momentum is missing (`optimizer.state_dict()` has it). On a GPU, even repeated steps may differ slightly, as sums may run in another order. A real run must also restore its place in the epoch, the order of the images and the metrics. `rn50 run` saves all of this after every epoch and on SIGTERM.
 #
 # ## Key takeaways
 #
 # - Check the accuracy on unseen images, in `eval()` mode.
-# - On separate hardware, input and computation overlap, and only the slower counts; on shared cores, both count. Time the parts, then trace the slow one.
-# - Amdahl's law: a part with a share *p* of the step can speed it up at most 1 / (1 − *p*) times.
+# - On separate hardware, input and computation overlap, and the slower one sets the pace; on shared cores, their times add up. Time the parts, then trace the slow one.
+# - Amdahl's law: speeding up a part that takes a share *p* of the step makes the step at most 1 / (1 − *p*) times as fast. Two thirds of the H100's 16-bit step are not convolution.
 # - A larger batch spreads each step's fixed cost over more images, and needs more memory.
 # - The learning rate scales with the global batch.
 # - A run that resumes needs the optimizer's state, too.

@@ -221,8 +221,8 @@ def test_limit_in_02(answer: str, said: str, tmp_path: Path, capsys) -> None:
     execute("02", "def at_most", answer, names, tmp_path, cells=1)
     printed = capsys.readouterr().out
     assert said in printed
-    assert "convolution is 60%; without it, a step is at most 2.50 ×" in printed
-    assert "53 ms: convolution is 32%; without it, a step is at most 1.47 ×" in printed
+    assert "convolution is 60%; without it, at most 2.50 ×" in printed
+    assert "53 ms: convolution is 32%; without it, at most 1.47 ×" in printed
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ STRIPE = 16  # pixels
 STEP_LR = 0.1
 PARTS = re.compile(r"record_function\('(forward|backward|update)'")  # blocks of train.py
 MODES = re.compile(r"\.(zero_grad|eval|train)\(")  # calls that may be outside of those blocks
-CALLS = (".backward(", "optimizer.step(")  # that belong in those blocks
+CALLS = {".backward(": "backward", "optimizer.step(": "update"}  # that belong in those blocks
 PLACE = "Draw left up to the width minus the side, and top up to the height minus the side."
 INDENT = "Indent `def __getitem__` by 4 spaces, its lines by 8, and those of your step by 16."
 
@@ -86,6 +86,34 @@ AT_MOST_MISTAKES: tuple[Mistake, ...] = (
 def check_at_most(own: Callable[..., Any]) -> Callable[..., Any]:
     cases = ((30.0, 100.0), (17.0, 53.0))  # in the first, too, the part is not the rest
     return choose_by_cases("at_most", own, at_most, cases, AT_MOST_MISTAKES, show=True)
+
+
+def scaled_lr(n_gpus: int, batch: int) -> float:
+    """Return the recipe's learning rate, after the warm-up, for `batch` images on each GPU."""
+    return 0.1 * n_gpus * batch / 256
+
+
+LR_MISTAKES: tuple[Mistake, ...] = (
+    (lambda n_gpus, batch: 0.1 * batch / 256,
+     "The number of GPUs has no effect.", "The global batch is that of all GPUs."),
+    (lambda n_gpus, batch: 0.1 * batch / n_gpus / 256,
+     "More GPUs lower the rate.", "Each has `batch` images: multiply."),
+    (lambda n_gpus, batch: 0.1 * 256 / (n_gpus * batch),
+     "A larger batch lowers the rate.", "Turn the fraction over: twice the batch, twice the rate."),
+    (lambda n_gpus, batch: 0.1 * n_gpus * batch,
+     "This is 0.1 for each image.", "0.1 belongs to a global batch of 256: divide by it."),
+    (lambda n_gpus, batch: 0.1 * n_gpus * batch / (8 * 208),
+     "This is 0.1 for the published run.", "0.1 belongs to a global batch of 256: see `--lr`."),
+    (lambda n_gpus, batch: 0.1 * (n_gpus * batch / 256) ** 0.5,
+     "This is a square root.", "Linear: twice the batch, twice the rate."),
+    (lambda n_gpus, batch: 0.1,
+     "This does not scale.", "0.1 belongs to a global batch of 256: see `--lr`."),
+)  # fmt: skip
+
+
+def check_scaled_lr(own: Callable[..., Any]) -> Callable[..., Any]:
+    cases = ((8, 208), (1, 32), (2, 64))
+    return choose_by_cases("scaled_lr", own, scaled_lr, cases, LR_MISTAKES, show=True)
 
 
 # --- one image ------------------------------------------------------------------------------------
@@ -340,7 +368,7 @@ def step_of(tree: ast.Module, names: dict[str, Any], script: Path) -> Callable[.
     loop around them, belong to the step, too.
     """
     nodes = list(ast.walk(tree))
-    blocks = [node for node in nodes if isinstance(node, ast.With) and is_part(node)]
+    blocks = [node for node in nodes if isinstance(node, ast.With) and PARTS.search(head(node))]
     lines = [line for block in sorted(blocks, key=lambda it: it.lineno) for line in block.body]
     inside = {node for line in lines for node in ast.walk(line)}
     loops = [node for node in nodes if isinstance(node, ast.For | ast.While)
@@ -351,6 +379,10 @@ def step_of(tree: ast.Module, names: dict[str, Any], script: Path) -> Callable[.
     own, all_lines = "\n".join(map(ast.unparse, lines)), ast.unparse(tree)
     backward = re.search(r"(\w*)\.backward\(", own)
     outside = [call for call in CALLS if call in all_lines and call not in own]
+    misplaced = [
+        f"`{call})` is not in the block `{part}`." for call, part in CALLS.items() if call in own
+        and not any(call in ast.unparse(it) for it in blocks if part in PARTS.findall(head(it)))
+    ]  # fmt: skip
     refuse(
         (not lines, "The blocks forward, backward and update are missing.",
          "Keep `with record_function(...)`, and put your lines inside."),
@@ -358,6 +390,7 @@ def step_of(tree: ast.Module, names: dict[str, Any], script: Path) -> Callable[.
          "A `return` ends `main` after one step.", "Leave it out: `main` reads `loss`."),
         (outside, f"`{''.join(outside[:1])})` is outside of `with record_function(...)`.", INDENT),
         (not backward, "Nothing computes gradients.", "Call backward() of your loss."),
+        (misplaced, "".join(misplaced[:1]), "The trace times each block: move the line there."),
     )  # fmt: skip
     loss = (backward and backward[1]) or "loss"
     code = ast.parse(f"def step(model, optimizer, images, labels):\n    return {loss}.detach()")
@@ -366,5 +399,5 @@ def step_of(tree: ast.Module, names: dict[str, Any], script: Path) -> Callable[.
     return names["step"]
 
 
-def is_part(node: ast.With) -> bool:
-    return any(PARTS.search(ast.unparse(item)) for item in node.items)
+def head(node: ast.With) -> str:
+    return ", ".join(map(ast.unparse, node.items))

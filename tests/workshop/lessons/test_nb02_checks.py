@@ -195,8 +195,29 @@ def test_wrong_steps_are_diagnosed(
     assert ("loss.detach()" in out) == (problem in with_remedy)
 
 
+@pytest.mark.parametrize(
+    "own",
+    [
+        nb02.scaled_lr,
+        lambda n_gpus, batch: 0.1 / 256 * (batch * n_gpus),
+        lambda n_gpus, batch: np.float32(0.1) * sum([batch] * n_gpus) / 256,
+    ],
+)
+def test_right_rates_pass(own: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert nb02.check_scaled_lr(own) is own
+    assert capsys.readouterr().out.startswith("✓")
+
+
+@pytest.mark.parametrize("mistake", nb02.LR_MISTAKES, ids=lambda mistake: mistake[1])
+def test_wrong_rates_are_diagnosed(mistake: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    wrong, diagnosis, remedy = mistake
+    assert nb02.check_scaled_lr(wrong) is nb02.scaled_lr
+    assert f"✗ `scaled_lr`: {diagnosis} {remedy}" in capsys.readouterr().out
+
+
 FINISHED = (ROOT / "exercises" / "ladder" / "1_single.py").read_text()
 INDENTED = "Indent `def __getitem__` by 4 spaces"
+UPDATE_BLOCK = '            with record_function("update"):\n'
 WRONG_SCRIPTS = {  # what is said: a line of the finished script, and what a learner has instead
     f"unexpected indent. {INDENTED}": ("width, height = image.size", "   width = 1"),
     "`__getitem__` returns nothing": ("return pixels", "result = pixels"),
@@ -215,6 +236,14 @@ WRONG_SCRIPTS = {  # what is said: a line of the finished script, and what a lea
     ),
     "the weights never change": ("                optimizer.step()", "                pass"),
     "(line 42) ended with NameError": ("Image.open(self", "open_image(self"),
+    "`.backward()` is not in the block `backward`. The trace": (
+        f"loss.backward()\n{UPDATE_BLOCK}",
+        f"pass\n{UPDATE_BLOCK}                loss.backward()\n",
+    ),
+    "`optimizer.step()` is not in the block `update`": (
+        f"loss.backward()\n{UPDATE_BLOCK}                optimizer.step()",
+        f"loss.backward()\n                optimizer.step()\n{UPDATE_BLOCK}                pass",
+    ),
     "and update are missing": ('with record_function("', 'with named("'),
 }
 
@@ -277,6 +306,8 @@ WRAPPED = """            with torch.enable_grad():
          "○ train.py: it has no `main`, or not exactly one data set"),
         ({FORWARD: WRAPPED}, "✓ train.py: your crops and your step"),
         ({ZERO: "", '("input"):\n': f'("input"):\n{ZERO}'}, "✓ train.py: your crops"),
+        ({ZERO: "", UPDATE: f"{UPDATE}{ZERO}"}, "✓ train.py: your crops"),
+        ({ZERO: "", UPDATE_BLOCK: f"{ZERO}{UPDATE_BLOCK}"}, "✗ train.py: The loss is right, but"),
         ({BEGIN: f"            model.eval()\n{BEGIN}"}, "✗ train.py: The model is in evaluation"),
         ({ZERO: "", BEFORE: f"    optimizer.zero_grad()\n{BEFORE}"},
          "✗ train.py: Every step adds its gradients"),
