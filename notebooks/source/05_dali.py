@@ -79,7 +79,7 @@ print(f"Waiting is {waiting:.0%} of a traced step. Without it: {1 / (1 - waiting
 #
 # A range as wide as 0.6 to 1.5 means that something else was running: close it, and run the cell again. If your headroom is close to 1, leave the loader alone. **Otherwise**, set `WORKERS` to your number of cores and run the cell again; on a CPU, workers take cores from the step. If much headroom is left, [docs/troubleshooting.md](../docs/troubleshooting.md#the-gpu-waits-for-data-or-dali-is-not-faster) shows how to find the slow part.
 #
-# A **recorded H100** (batch 128, 12 workers, each run once) had more headroom: rung 2 trained at 1,089 images/s with Pillow, rung 3 at 1,735 with DALI. DALI is not a perfect loader, so rung 2's headroom was at least about 1.6.
+# A **recorded H100** (batch 128, 12 workers, each run once) had headroom: rung 2 trained at 1,089 images/s with Pillow, rung 3 at 1,735 with DALI. DALI is not a perfect loader, so rung 2's headroom was at least about 1.6.
 #
 # ## A simulated V100: the cheap fixes first
 #
@@ -173,7 +173,7 @@ step(one)  # the first one is slow on a GPU
 # **Predict** the headroom of each row. Then add a row that could beat the last one; predict its headroom, too.
 
 # %%
-guesses = {"num_workers=0": None, f"num_workers={cores}": None}  # your numbers
+guesses = {"num_workers=0": None, f"num_workers={cores}": None, "yours": None}  # your numbers
 settings = {"num_workers=0": {}, f"num_workers={cores}": {"num_workers": cores}}
 if device.type == "cuda":
     settings["+ pin_memory"] = {"num_workers": cores, "pin_memory": True}
@@ -282,7 +282,7 @@ if DALI:
     limit = workshop.ratio(graph / (graph - decode + read))
     left = workshop.ratio((part - read) / (decode - read))
     print(f"Decoding, as a share of the graph: {share}{predicted(guesses['decoding'])}")
-    print(f"The graph would gain, if decoding cost nothing: {limit}{predicted(guesses['limit'])}")
+    print(f"If decoding cost nothing, the graph would gain {limit}{predicted(guesses['limit'])}")
     print(f"Decoding the crop over decoding the image: {left}{predicted(guesses['left'])}")
 
 # %% [markdown]
@@ -383,7 +383,7 @@ session.note("fastest_loader", note, "", "The loader with the best median")
 #
 # ## Your own step again: one more rung
 #
-# On a few cores, a faster `DataLoader` may be the better choice. But only DALI can also decode on the GPU, so it is your next rung, and notebooks 06 and 08 build on it. Write the two functions that turn your `runs/train.py` into a script that reads your shards with DALI, without mirroring. Normalise last, because it turns each byte into a 4-byte float.
+# On a few cores, a faster `DataLoader` may be the better choice. But of the three, only DALI can decode on a GPU, so it is your next rung, and notebooks 06 and 08 build on it. Write the two functions that turn your `runs/train.py` into a script that reads your shards with DALI, without mirroring. Normalise last, because it turns each byte into a 4-byte float.
 
 
 # %%
