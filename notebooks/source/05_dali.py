@@ -334,7 +334,7 @@ if DALI:
     print(f"{fastest} over {second}: {workshop.ratio(np.divide(rates[fastest], rates[second]))}")
 
 # %% [markdown]
-# Without prefetching, the times of decoding and training add up; with it, a step takes as long as the slower of the two. So prefetching can at most double the speed, and only if both take equally long. Use the fastest row's decoder in your script; if two do not differ clearly, the simpler one.
+# Without prefetching, the times of decoding and training add up; with it, a step takes as long as the slower of the two. So prefetching can at most double the speed, and only if both take equally long (turns scatter). Use the fastest row's decoder in your script; if two do not differ clearly, the simpler one.
 #
 # ## A fair comparison
 #
