@@ -45,7 +45,9 @@ SCHEDULE = [
     for turn in range(LEAST)
     for mode in ("whole", "loader", "cached")[:: -1 if turn % 2 else 1]
 ]
-SETTLE = 3  # first batches of an epoch that are not timed: caches and the allocator fill
+# First batches of an epoch that are not timed: caches fill, and a script of the ladder warms up for
+# three steps, starts its profiler in one, and traces three.
+SETTLE = 7
 SHORTEST = 3  # batches of a turn
 LIMIT_S = 600.0
 
@@ -138,7 +140,7 @@ class Clock:
             batch: Any = None
             while given < length:
                 if mode != self.modes[0]:
-                    first = min((1 if mode else SETTLE) + ahead, length // 3)
+                    first = min((1 if mode else SETTLE) + ahead, (length - 1) // 2)
                     mode, of_mode = self.modes[0], 0
                 trains = this == self.trains
                 if mode != "cached" or not trains or not read:

@@ -99,9 +99,11 @@ def _draw_speeds(axes: Axes, rungs: Mapping[str, Any]) -> str:
     rates = np.array([one["images_per_s"] for one in rungs.values()])
     shares = np.array([[one.get(f"{part}_ms", 0.0) for part in PARTS] for one in rungs.values()])
     shares /= shares.sum(axis=1, keepdims=True)
+    shares[:, shares.max(axis=0) < 0.005] = 0  # not visible
+    shares /= shares.sum(axis=1, keepdims=True)
     widths = rates[:, None] * shares
     for part, share, width, end in zip(PARTS, shares.T, widths.T, widths.cumsum(1).T, strict=True):
-        if share.max() < 0.005:  # not visible
+        if not share.any():
             continue
         bars = axes.barh(range(len(rates)), width, 0.5, end - width, color=plot.MEANING[part])
         bars.set_label(part)
@@ -112,7 +114,7 @@ def _draw_speeds(axes: Axes, rungs: Mapping[str, Any]) -> str:
     axes.bar_label(bars, numbers, padding=6, weight="bold")
     for row, one in enumerate(rungs.values()):
         turns = one.get("turns", [])
-        axes.plot(turns, [row + 0.36] * len(turns), "o", color="0.5", mec="white", ms=5)
+        axes.plot(turns, [row + 0.36] * len(turns), "o", color="0.5", alpha=0.6, ms=5)
     labels = [f"{name[0]}: {_label(name, one.get('ranks', 1))}" for name, one in rungs.items()]
     axes.set_yticks(range(len(rates)), labels)
     axes.set_ylim(len(rates) - 0.4, -0.5)

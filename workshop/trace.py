@@ -76,12 +76,15 @@ class Steps:
     gpu: list[Lane]
 
 
-def trace(file: str | PathLike, show: bool = True, of: str = "step") -> dict[str, float]:
+def trace(
+    file: str | PathLike, show: bool = True, of: str = "step", about: str = ""
+) -> dict[str, float]:
     """Show a figure of one step and a table of all; return the milliseconds per step by kind.
 
     The figure is a timeline or, if one thread did all, the mean time of each kind in parts of the
     step; if the step has no parts, there is only the table.
-    Without `show`, only return them. `of` is what the figure and the table call a step.
+    Without `show`, only return them. `of` is what the figure and the table call a step; the title
+    begins with the kind `about`, or with the longest.
     They add up to the step. If the trace has GPU kernels, they are times of the GPU: what runs at
     the same time counts once, computation before copies and exchange, and `waiting` is what is
     left. Without kernels, they are the times of operators on the host, without those that they
@@ -100,12 +103,13 @@ def trace(file: str | PathLike, show: bool = True, of: str = "step") -> dict[str
     if not show:
         return ms
     exchange = total(painted([span for span in spans if span[2] == "exchange"])) / count
-    if figure := draw(found, timeline, ms, of):
+    if figure := draw(found, timeline, ms, of, about):
         output.Slot().update(figure)
     whole = sum(ms.values())
     where = "GPU" if found.gpu else "processor"
     longest = sorted(ms.items(), key=lambda item: -item[1])
-    rows = [[kind, spent, round(100 * spent / whole, 1)] for kind, spent in longest if spent]
+    rows = [[kind, spent, round(100 * spent / whole, 1)] for kind, spent in longest]
+    rows = [row for row in rows if row[2]]  # what rounds to 0% is left out
     output.table(
         [*rows, [f"the {of}", whole, 100.0]],
         ["kind", f"ms per {of}", "%"],
@@ -255,7 +259,7 @@ def total(spans: Iterable[Span], kind: str = "") -> float:
 
 
 def draw(
-    found: Steps, timeline: Sequence[Span], ms: Mapping[str, float], of: str
+    found: Steps, timeline: Sequence[Span], ms: Mapping[str, float], of: str, about: str
 ) -> dict[str, Any] | None:
     """Return the figure of a step as a display bundle, None for a step of one thread without parts.
 
@@ -276,8 +280,9 @@ def draw(
     begin, end = sorted(found.steps, key=exposed_and_length)[len(found.steps) // 2]
     length = end - begin
     order = sorted(ms, key=lambda kind: -ms[kind])
-    first, second = (f"{ms[kind] / whole:.0%}" for kind in order[:2])
-    title = f"{order[0].capitalize()} takes {first} of a {of}, {order[1]} {second}"
+    first, second = sorted(order, key=lambda kind: kind != about)[:2]
+    title = f"{first.capitalize()} takes {ms[first] / whole:.0%} of a {of}"
+    title += f", {second} {ms[second] / whole:.0%}"
     lanes = [
         Lane(lane.name, clipped(lane.spans, begin, end), clipped(lane.ranges, begin, end))
         for lane in rows

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 05 · DALI
 #
-# After this notebook, you can measure whether a training run is waiting for its input, write a DALI pipeline operator by operator, compare loaders fairly, and put DALI into your own training script. You will compare three devices: your own, a simulated V100 if you have no GPU, and a recorded H100.
+# After this notebook, you can measure whether a training run is waiting for its input, write a DALI pipeline operator by operator, compare loaders fairly, and put DALI into your own training script.
 #
 # **Time:** 60 minutes · **Needs:** DALI, and your script and shards from notebooks 03 and 04 · **On a CPU:** about 3 minutes to run
 
@@ -58,32 +58,32 @@ os.environ |= {
 # %% [markdown]
 # ## Your own step: where is the time going?
 #
-# DALI cannot help if the input is not the bottleneck ([an example](https://github.com/NVIDIA/DALI/issues/1639)). So measure first. **Cache one batch** and run the same loop on it again and again: no loader can be faster. The cached loop's speed divided by the real loop's is your **headroom**.
+# DALI cannot help if the input is not the bottleneck ([an example](https://github.com/NVIDIA/DALI/issues/1639)). So first, **cache one batch** and run the same loop on it again and again: no loader can be faster. The cached loop's speed divided by the real loop's is your **headroom**.
 #
 # `rn50 workshop try --headroom` times your own `train.py` in three modes that take turns: as it is, with a perfect loader, and with a perfect, instant step (all with `WORKERS=0`). Before that, it records a trace of three steps. **Predict** your headroom.
 
 # %% language="bash" magic_args="-e"
 # HEADROOM=?  # your number
 # WORKERS=0
+# echo "Predicted headroom: $HEADROOM"
 # rn50 workshop try train.py --headroom --seconds $SECONDS_EACH -- \
 #   --data "$DATA" $SIZES --steps 100000 --workers $WORKERS --trace "$TRACE" 2>&1
-# echo "You predicted a headroom of $HEADROOM"
 
 # %%
-ms = workshop.trace(os.environ["TRACE"])
+ms = workshop.trace(os.environ["TRACE"], about="waiting")
 waiting = ms["waiting"] / sum(ms.values())
-print(f"Waiting is {waiting:.0%} of a traced step: a headroom of {1 / (1 - waiting):.2f}")
+print(f"Waiting is {waiting:.0%} of a traced step. Without it: {1 / (1 - waiting):.2f} × the speed")
 
 # %% [markdown]
-# On a CPU, `waiting` is the time in which the loop loads images; on a GPU, all the time in which the GPU is idle. The trace covers only three early steps, slowed by the profiler, so its headroom is the rougher one. Without workers, the times of loading and computing add up: if the loader is *r* times as fast as the step, the headroom is about 1 + 1/*r*, unless they disturb each other.
+# On a CPU, `waiting` is the time in which the loop loads images, so this is the headroom again: a rougher estimate, from three early steps, slowed by the profiler. On a GPU, it is all the time in which the GPU is idle, whatever it waits for: an upper bound. Without workers, the times of loading and computing add up: if the loader is *r* times as fast as the step, the headroom is about 1 + 1/*r*, unless they compete for the same cores.
 #
-# If your headroom is close to 1, leave the loader alone. **Otherwise**, set `WORKERS` to your number of cores and run the cell again; on a CPU, workers take cores from the step. If much headroom is left, [docs/troubleshooting.md](../docs/troubleshooting.md#the-gpu-waits-for-data-or-dali-is-not-faster) shows how to find the slow part.
+# A range as wide as 0.6 to 1.5 means that something else was running: close it, and run the cell again. If your headroom is close to 1, leave the loader alone. **Otherwise**, set `WORKERS` to your number of cores and run the cell again; on a CPU, workers take cores from the step. If much headroom is left, [docs/troubleshooting.md](../docs/troubleshooting.md#the-gpu-waits-for-data-or-dali-is-not-faster) shows how to find the slow part.
 #
-# A **recorded H100** (batch 128, 12 workers) had more headroom. From the same JPEG files, rung 2 trained on 1,089 images/s with Pillow, rung 3 on 1,735 with DALI. So rung 2's headroom was at least 1.59.
+# A **recorded H100** (batch 128, 12 workers, each run once) had headroom: rung 2 trained at 1,089 images/s with Pillow, rung 3 at 1,735 with DALI. DALI is not a perfect loader, so rung 2's headroom was at least about 1.6.
 #
 # ## A simulated V100: the cheap fixes first
 #
-# Without a GPU, your step is so slow that the loader hardly matters. So from here to your next rung, a **simulated V100** takes its place: it sleeps as long as a V100 takes at its published 1,443 images/s. A real GPU trains ResNet-50 in mixed precision.
+# Without a GPU, your step is so slow that the loader hardly matters. So from here to your next rung, a **simulated V100** takes its place: it sleeps as long as a V100 takes at its published 1,443 images/s (the loop's overhead adds a little). If you have a GPU, it trains ResNet-50 in mixed precision instead.
 #
 # Before you replace a loader, configure it. Here is an ordinary one: `DataLoader` with Pillow, and your script's random crop. The loaders take **turns**, so a change in the machine's load affects all of them.
 
@@ -141,7 +141,7 @@ def no_step(images):
 
 
 def predicted(guess):
-    return f"; you predicted {'nothing' if guess is None else guess}"
+    return "" if guess is None else f"; you predicted {guess}"
 
 
 def images_per_second(batches, step, seconds):
@@ -166,18 +166,18 @@ step = train if device.type == "cuda" else wait_like_a_v100
 step(one)  # the first one is slow on a GPU
 
 # %% [markdown]
-# - `num_workers`: processes that decode *while* the device computes. `persistent_workers=True` keeps them at the end of an epoch.
+# - `num_workers`: processes that decode *while* the device computes.
 # - `prefetch_factor`: batches that each worker prepares ahead. They absorb slow images, but do not speed up decoding.
-# - `pin_memory=True`, with `non_blocking=True` in `.to(device)`: copy to a GPU from page-locked memory, which does not block the CPU.
+# - `pin_memory=True`, with `non_blocking=True` in `.to(device)`: copies to the GPU from page-locked memory, without blocking the CPU.
 #
-# **Predict** the headroom of each row. Add your own row.
+# **Predict** the headroom of each row. Then add a row that could beat the last one; predict its headroom, too.
 
 # %%
-guesses = {"num_workers=0": None, f"num_workers={cores}": None}  # your numbers
+guesses = {"num_workers=0": None, f"num_workers={cores}": None, "yours": None}  # your numbers
 settings = {"num_workers=0": {}, f"num_workers={cores}": {"num_workers": cores}}
 if device.type == "cuda":
     settings["+ pin_memory"] = {"num_workers": cores, "pin_memory": True}
-# settings["+ prefetch_factor"] = {"num_workers": cores, "prefetch_factor": 4}  # your row
+# settings["yours"] = {**settings[[*settings][-1]], "prefetch_factor": 4}  # for example
 loaders = {name: load(signs, **setting) for name, setting in settings.items()}
 rates = in_turns({"cached": itertools.repeat(one), **loaders}, step)
 del loaders  # ends the workers
@@ -197,7 +197,7 @@ print(f"{last} over {before}: {workshop.ratio(np.divide(rates[last], rates[befor
 #
 # **DALI** is NVIDIA's library for everything between the files and the batch. A pipeline is defined by a Python function that calls *operators*; DALI's own threads run these in C++. Each operator's `device` decides where it runs: `cpu`, `mixed` or `gpu`.
 #
-# Calling the function describes a graph of operators' outputs (*nodes*), `build` creates it, and `run` returns a batch. The first graph reads your shards, and decodes. For each shard, DALI needs an **index** with the offset of each record; `python -m data_prep.tfrecord --index FOLDER` rebuilds it. On a GPU, the decoder is a `mixed` operator: its input is in CPU memory, its output on the GPU.
+# Calling the function describes a graph of operators' outputs (*nodes*), `build` creates it, and `run` returns a batch. The first graph reads your shards and decodes the images. For each shard, DALI needs an **index** with the offset of each record; `python -m data_prep.tfrecord --index FOLDER` rebuilds it. On a GPU, the decoder is a `mixed` operator: its input is in CPU memory, its output on the GPU.
 
 # %%
 if DALI:
@@ -245,11 +245,11 @@ if DALI:
 # %% [markdown]
 # ### What each operator costs
 #
-# What could a faster decoder gain? The next cell cuts off the graph after each operator and measures **CPU time**, which excludes waiting for a busy core. *Decode the crop* is a fused operator, which decodes only that part: about half of the image. **Predict:** what share of the graph's time is decoding, and what share of decoding is left with the fused operator?
+# What could a faster decoder gain? The next cell cuts off the graph after each operator and measures **CPU time**, which excludes waiting for a busy core. *Decode the crop* is a fused operator, which decodes only that part: about half of the image. **Predict:** what share of the graph's time is decoding, how many times as fast would the graph be if decoding cost nothing, and what share of decoding is left with the fused operator?
 
 
 # %%
-guesses = {"decoding": None, "left": None}  # your numbers
+guesses = {"decoding": None, "limit": None, "left": None}  # your numbers
 no_prefetch = {"exec_async": False, "exec_pipelined": False, "prefetch_queue_depth": 1}
 area = {"random_area": [0.37, 0.75], "random_aspect_ratio": [1, 1]}
 if DALI:
@@ -279,24 +279,25 @@ if DALI:
     rows = [[name, np.median(values), min(values), max(values)] for name, values in ms.items()]
     workshop.table(rows, ["graph", "median", "least", "most"], "CPU ms per image")
     share = workshop.ratio((decode - read) / graph)
+    limit = workshop.ratio(graph / (graph - decode + read))
     left = workshop.ratio((part - read) / (decode - read))
     print(f"Decoding, as a share of the graph: {share}{predicted(guesses['decoding'])}")
+    print(f"If decoding cost nothing, the graph would gain {limit}{predicted(guesses['limit'])}")
     print(f"Decoding the crop over decoding the image: {left}{predicted(guesses['left'])}")
 
 # %% [markdown]
-# A JPEG's codes vary in length. So to reach the crop's last row, a decoder has to unpack all rows before it, in full width: half of the image can cost more than half of the time.
+# A JPEG's codes vary in length. So to reach the crop's last row, a decoder has to unpack all rows before it, in full width: decoding half of the image can take more than half of the time.
 #
 # ### When and where to decode
 #
-# DALI prefetches: it prepares the next batches while you train. With `device="mixed"`, the CPU unpacks the codes and the GPU does the rest. An A100 or H100 also has a JPEG engine, which decodes a share of the images on its own ([`hw_decoder_load`](https://docs.nvidia.com/deeplearning/dali/user-guide/docs/operations/nvidia.dali.fn.decoders.image.html)). Each pipeline below decodes while the device, or the simulated V100, works on the cached batch. **Predict:** what does prefetching gain?
+# DALI prefetches: it prepares the next batches while you train. With `device="mixed"`, the CPU unpacks the codes and the GPU does the rest. An A100 or H100 also has a JPEG engine, which decodes a share of the images on its own ([`hw_decoder_load`](https://docs.nvidia.com/deeplearning/dali/user-guide/docs/operations/nvidia.dali.fn.decoders.image.html)). Each pipeline below decodes while the device works on the cached batch. **Predict:** what does prefetching gain?
 #
 # **Your turn:** write `only_crop`, with the fused operator. `place` is its `device`.
 
 
 # %%
 def whole(jpegs, size, place):
-    images = fn.decoders.image(jpegs, device=place, hw_decoder_load=0.65)
-    return crop(images, size)
+    return crop(fn.decoders.image(jpegs, device=place), size)
 
 
 def only_crop(jpegs, size, place):
@@ -321,7 +322,7 @@ if DALI:
         "CPU": decoding(whole, "cpu"),
         "CPU, only the crop": decoding(only_crop, "cpu"),
     }
-    if device.type == "cuda":  # not tested
+    if device.type == "cuda":  # these rows have not run on a GPU yet
         decoders["mixed"] = decoding(whole, "mixed")
         decoders["mixed, only the crop"] = decoding(only_crop, "mixed")
     rates = in_turns(decoders, step)
@@ -329,10 +330,11 @@ if DALI:
     workshop.table(rows, ["decoder", "median", "least", "most"], "images/s with the step")
     gain = workshop.ratio(np.divide(rates["CPU"], rates["CPU, no prefetch"]))
     print(f"The device alone: {needed:,.0f} images/s. Prefetching gains {gain}{predicted(guess)}")
-    fastest = max(rates, key=lambda name: np.median(rates[name]))
+    second, fastest = sorted(rates, key=lambda name: np.median(rates[name]))[-2:]
+    print(f"{fastest} over {second}: {workshop.ratio(np.divide(rates[fastest], rates[second]))}")
 
 # %% [markdown]
-# Without prefetching, the times of decoding and training add up; with it, a step takes as long as the slower of the two. So it can at most double the speed, if both take equally long (turns scatter around that). **On a GPU**, use the fastest row's decoder in your script, and pass `hw_decoder_load` yourself: its default has been 65% and 90%, which [differed by 1.8%](https://github.com/NVIDIA/DALI/pull/6366) for NVIDIA.
+# Without prefetching, the times of decoding and training add up; with it, a step takes as long as the slower of the two. So prefetching can at most double the speed, and only if both take equally long (turns scatter). Use the fastest row's decoder in your script; if two do not differ clearly, the simpler one.
 #
 # ## A fair comparison
 #
@@ -371,16 +373,17 @@ axes.set(xlabel=f"images/s on {cores} cores, {session.pixels} px: median, and ea
 title = f"{best}, the best median: {medians[best] / needed:.0%} of what the device needs"
 fig.suptitle(title, x=0.01, ha="left")
 workshop.figure(fig, alt=f"Images per second: {medians}. The device alone: {needed:.0f}.")
-session.note("fastest_loader", f"{best}, {medians[best]:,.0f} images/s", "", "The fastest loader")
+note = f"{best}, {medians[best]:,.0f} images/s"
+session.note("fastest_loader", note, "", "The loader with the best median")
 
 # %% [markdown]
-# On a CPU, all use the same cores for the same JPEGs, but they differ in their decoders and resizers, in threads or processes, and in how much of each image they decode. If `simplejpeg` wins, it is the cheapest gain of this notebook: a few lines in `Photos`, without shards. A loader whose bar ends left of the dashed line cannot feed the device: use more cores, store smaller images, or decode on other hardware. On a GPU, `mixed` also takes time from the training: trust the table above.
+# On a CPU, all use the same cores for the same JPEGs, but they differ in their decoders and resizers, in threads or processes, in how they share out a batch, and in how much of each image they decode. If `simplejpeg` is clearly faster, keep `FasterSigns` for scripts without shards. A loader whose bar ends left of the dashed line cannot feed the device: use more cores, store smaller images, or decode on other hardware. On a GPU, `mixed` also takes time from the training: trust the table above.
 #
-# A loader can also be faster because it resizes without antialiasing. But then [its images differ from Pillow's](../docs/troubleshooting.md#accuracy-is-lower-with-dali-images-are-resized-differently), in one example by 21 of 255 levels on average.
+# A loader can also be faster because it resizes without antialiasing. But then [its images differ from Pillow's](../docs/troubleshooting.md#accuracy-is-lower-with-dali-images-are-resized-differently), in one example by 21 of 255 levels.
 #
 # ## Your own step again: one more rung
 #
-# On a few cores, a faster `DataLoader` may be the better choice. DALI's advantage is that a GPU can decode. So it is your next rung, and notebooks 06 and 08 build on it. Write the two functions that turn your `runs/train.py` into a script that reads your shards with DALI, without mirroring. Normalise last, because it turns each byte into a 4-byte float.
+# On a few cores, a faster `DataLoader` may be the better choice. But of the three, only DALI can decode on a GPU, so it is your next rung, and notebooks 06 and 08 build on it. Write the two functions that turn your `runs/train.py` into a script that reads your shards with DALI, without mirroring. Normalise last, because it turns each byte into a 4-byte float.
 
 
 # %%
@@ -423,14 +426,15 @@ if DALI and "nvidia.dali" in own.read_text() and not workshop.ladder.has_gaps(ow
     small = ["--image-size", 32, "--batch-size", 16, "--steps", 3, "--warm-up", 0]  # 96 images
     print(workshop.try_script(
         own, "--data", folder, *small,
-        ranks=2, steps=3, single=False, reseed=False, env={"CUDA_VISIBLE_DEVICES": ""},
+        ranks=2, steps=3, single=False, reseed=False,  # only the quick checks
+        env={"CUDA_VISIBLE_DEVICES": ""},
     ))  # fmt: skip
 else:
     print("Your runs/train.py does not use DALI yet, or has gaps. Run this again after your edit.")
 workshop.ladder.changes("3_dali")  # the finished edit
 
 # %% [markdown]
-# Rung 2 has workers now, so on a GPU its headroom bounds the gain. On a CPU, both loaders also take cores from the step. **Predict** DALI's speed-up over rung 2.
+# Rung 2 uses workers now, so on a GPU its headroom bounds the gain. **Predict** DALI's speed-up over rung 2.
 
 # %%
 guess = None  # your number
@@ -451,12 +455,12 @@ for rung, report in found.items():
     print(f"{rung}: input is {waiting:.1%} of a step: a headroom of {1 / (1 - waiting):.2f}")
 
 # %% [markdown]
-# If DALI's headroom is below 1.05, leave the input alone. If it is larger, give DALI more threads, or decode on the GPU. If the rungs differ clearly and neither has headroom, their workers or threads take more or less of the step's cores. The gain is the median of the turns' ratios, so it can differ from the ratio of the medians.
+# If DALI's headroom is below 1.05, leave the input alone. If it is larger, give DALI more threads, or decode on the GPU. If the rungs differ clearly although neither has headroom, one loader's workers or threads take more of the step's cores than the other's.
 #
 # ## Key takeaways
 #
 # - Measure the headroom before you change a loader. If it is near 1, change nothing. If cores are idle, add workers. If they are busy, use a faster decoder, or decode on a GPU.
-# - A pipeline is built once and run without Python. Let operators draw random numbers.
+# - DALI builds a pipeline once and runs it without Python. Let operators draw random numbers.
 # - Let loaders take turns when you compare them, on the same images and with the same resizing.
 # - Defaults differ between loaders, so set crop area, antialiasing, aspect ratio and shuffling explicitly.
 #

@@ -95,6 +95,21 @@ def test_modes_take_turns_so_that_a_slow_spell_changes_no_median() -> None:
     assert len(turns) >= 5 and all(sorted(turn) == sorted(headroom.MODES) for turn in turns)
 
 
+@pytest.mark.needs("torch")
+def test_traced_steps_of_a_ladder_script_are_not_timed(repository: Path, tmp_path: Path) -> None:
+    script = (repository / "exercises/ladder/2_horovod.py").read_text()
+    warm_up = re.search(r'"--warm-up", type=int, default=(\d+)', script)
+    traced = re.search(r"skip_first=warm_up, wait=0, warmup=(\d+), active=(\d+)", script)
+    assert warm_up and traced
+    clock = headroom.Clock(1000, str(tmp_path / "out"))
+    done, timed = [], []
+    clock.add = lambda *_: timed.append(len(done))  # type: ignore[method-assign]
+    for batch in clock.wrap(lambda loader: iter(loader))(["batch"] * 18):
+        done.append(batch)
+        clock.step()
+    assert timed[0] > sum(map(int, [warm_up[1], *traced.groups()])) and len(timed) > 5
+
+
 @pytest.mark.acceptance
 @pytest.mark.needs("dali")
 @pytest.mark.parametrize(

@@ -198,8 +198,12 @@ def judge_photos(yours: Callable[..., Any], folder: Path) -> str:
             wrong("The records are not those of `folder`.", "Find train-* and index/train-* in it,"
                   " because your script has no global lists of shards.")  # fmt: skip
         crops.append(images)
-    check_boxes((np.concatenate(crops) + 1) * 127.5, near=0.07)
-    refuse((max(map(max, read)) == SHARDS * EACH, "Labels start at 1.",
+    levels = (np.concatenate(crops) + 1) * 127.5
+    check_boxes(levels, near=0.07)
+    blue = float(levels[:, 2].mean())  # half of its columns are 128, the others 0
+    refuse((abs(blue - 64) > 6, f"Blue has a mean of {blue / 127.5 - 1:.2f} instead of -0.50.",
+            "Use mean=127.5 and std=127.5 for every colour: not those of ImageNet."),
+           (max(map(max, read)) == SHARDS * EACH, "Labels start at 1.",
             "Subtract 1: shards count classes from 1, the network from 0."))  # fmt: skip
     dali_graph.check_shares(read)
     return "`photos` is right: the notebook uses yours."
