@@ -528,7 +528,7 @@ rows.append(["mean absolute error", None, *(f"{error:.1f}" for error in errors)]
 workshop.table(rows, ["published", "GPUs", *models], "Error of the predicted speed, %")
 
 # %% [markdown]
-# Bandwidth and latency alone explain almost none of the V100s' loss. On the A100s, *perfect* misses the mixed-precision rows by 1.5 and 2.3%, *stragglers* by 5.1 and 6.7%. Over all eight rows, the last two models err by 3 to 4% on average, but assume different causes, neither of them plausible: in mixed precision and in FP32, the same links would reach 6 to 7% and 20 to 33% of their bandwidth, and the same GPUs' steps vary by 7 to 17% and by 3 to 4%. A model can predict a speed without explaining it. Only controls and a trace show *why* a step takes longer, such as the 17.9 ms of notebook 03.
+# Bandwidth and latency alone explain almost none of the V100s' loss. On the A100s, *perfect* misses the mixed-precision rows by 1.5 and 2.3%, *stragglers* by 5.1 and 6.7%. Over all eight rows, the last two models err by 3 to 4% on average, but assume different causes, neither of them plausible: in mixed precision and in FP32, the same links would reach 6 to 7% and 20 to 33% of their bandwidth, and the same GPUs' steps vary by 7 to 17% and by 3 to 4%. A model can predict a speed without explaining it. Only controls and a trace show *why* a step takes longer, such as the 18 ms of notebook 03.
 #
 # ## Decide
 #
