@@ -160,8 +160,8 @@ def _report_bad(bad: Bad, path_lst: Path, skip_bad: bool, outcome: str) -> None:
         names += f"\n  … and {len(bad) - 10:,} more"
     images = f"{len(bad):,} image{'s' if len(bad) > 1 else ''}"
     if skip_bad:
-        note(f"{images} will be left out, and removed from {path_lst} ({path_lst.name}.all keeps"
-             f" it):\n{names}")  # fmt: skip
+        note(f"{images} will be left out, and removed from {path_lst} ({path_lst.name}.all"
+             f" keeps the full list):\n{names}")  # fmt: skip
         return
     raise UserError(
         f"{path_lst}: {images} cannot be packed, so {outcome}:\n{names}\n"

@@ -97,7 +97,7 @@ def slowdown(read, records: int, clock) -> float:
 workshop.check("ex01.order", slowdown)
 
 # %% [markdown]
-# Notebook 01 measured this ratio on this machine. If the file is in memory, the order hardly matters. From a disk, it depends on how long a jump takes compared with reading a record: longest on a hard disk, often long on a network file system, shorter on an SSD. Shards that are read in order, with a shuffle buffer, avoid the jumps.
+# Notebook 01 measured this ratio on this machine. If the file is in memory, the order matters little. From a disk, it depends on how long a jump takes compared with reading a record: longest on a hard disk, often long on a network file system, shorter on an SSD. Shards that are read in order, with a shuffle buffer, avoid the jumps.
 
 # %% [markdown]
 # ## ex01.index · Where the records start

@@ -32,7 +32,7 @@ os.environ |= {
 # %% [markdown]
 # ## What is in the data set
 #
-# The layout is the usual one for ImageNet: one folder per split, each with one folder per class.
+# The layout is ImageNet's: one folder per split, each with one folder per class.
 
 # %%
 from collections import Counter
@@ -96,7 +96,7 @@ print(f"A perfect model would score {perfect:.1f}% top-1; you expected {guess}%.
 # %% [markdown]
 # The missing folder shifts every label after it; only images of the classes before it are still scored as correct. **Try it:** set `left_out` to `bicycle`, then to `yield`, and predict both.
 #
-# With a plain loader, such as `torchvision.datasets.ImageFolder`, nothing crashes and the training loss looks healthy. (`rn50` refuses to start if the folders differ.) So keep the list of classes next to the data, and look at some validation images with their labels. ImageNet's come without folders: [docs/imagenet.md](../docs/imagenet.md) shows how to sort them.
+# With a plain loader, such as `torchvision.datasets.ImageFolder`, nothing crashes and the training loss looks healthy. (`rn50` refuses to start if the folders differ.) So keep the list of classes next to the data, and look at some validation images with their labels. ImageNet's validation images come without folders: [docs/imagenet.md](../docs/imagenet.md) shows how to sort them.
 #
 # ## Pack with `im2rec`
 #
@@ -123,13 +123,13 @@ print(f"A perfect model would score {perfect:.1f}% top-1; you expected {guess}%.
 # 3. the content: 24 bytes of **header** (flag, label, two numbers), then the JPEG, which starts with `ff d8`;
 # 4. zeros that pad it to a multiple of 4 bytes.
 #
-# Find these parts above. In Python, `struct.unpack_from("<I", record, 4)` returns a tuple with the 32-bit number at byte 4 of a record; with `"<f"`, it reads a float32.
+# Find these parts above. `struct.unpack_from("<I", record, 4)` returns a tuple with the 32-bit number at byte 4 of a record; with `"<f"`, it reads a float32.
 #
 # ## Read a record
 #
 # The index lets you read any record with one seek, so a class with `__len__` and `__getitem__` is all a `DataLoader` needs. `pread` reads at an offset without moving the shared file position, so forked workers can share one open file.
 #
-# **Your turn.** Write `__getitem__`, which returns image `i` and its label. `self.read(i)` returns the bytes of the whole record. Here, the kind is always 0, so the second word equals the length. (Exercise `ex01.frame` shows other kinds.) `io.BytesIO` turns bytes into a file that `Image.open` accepts.
+# **Your turn.** Write `__getitem__`, which returns image `i` and its label. `self.read(i)` returns the bytes of the whole record. Here, the kind is always 0, so the second word equals the length. `io.BytesIO` turns bytes into a file that `Image.open` accepts.
 
 # %%
 import io
@@ -167,7 +167,7 @@ print("a batch:", *(f"{image.size} of class {label}" for image, label in samples
 # %% [markdown]
 # ## What you gain by packing
 #
-# A single file now holds the folder's images and labels, and you can read any of them with one seek, so shuffling is easy. Is it faster? To compare formats, the next cell writes a **WebDataset**: plain tar files, the *shards*. Files with the same name but different extensions form one sample, such as `0000039.jpg` and `0000039.cls`.
+# A single file now holds the folder's images and labels. Is it faster to read? To compare formats, the next cell writes a **WebDataset**: plain tar files, the *shards*. Files with the same name but different extensions form one sample.
 
 # %%
 import tarfile
@@ -188,9 +188,9 @@ with tarfile.open(shards[0]) as tar:
 # %% [markdown]
 # A tar file has no index: you read it from front to back, and shuffle whole shards, then samples within a buffer.
 #
-# The next cell reads all validation images, without decoding them, in four ways: files and records in random order, as training shuffles them, then records and tar shards from front to back. They take turns, first **warm** (the data is in memory), then **cold** (after the operating system is asked to drop it, which macOS cannot do; the caches of a disk, host or server stay).
+# The next cell reads all validation images, without decoding them, in four ways: files and records in random order, as training shuffles them, then records and tar shards from front to back. They take turns, first **warm** (the data is in memory), then **cold** (after the operating system is asked to drop it, on Linux only; the caches of a disk, host or server stay). The dashed line is eight V100s' published training speed.
 #
-# **Predict** three factors, warm and cold: what does packing gain if the order stays random, what does order gain on top, and is tar as fast as records?
+# **Predict** three factors, warm and cold: what do packing alone and order alone gain, and is tar as fast as records?
 
 # %%
 import random
@@ -257,16 +257,16 @@ for turn in range(rounds + 1):  # the first one warms up
 import matplotlib.pyplot as plt
 
 needed = session.results["published.v100.8gpu.fp16.ips"].value
-fig, axes = plt.subplots(1, 2, figsize=(9, 3.2), sharey=True, layout="constrained")
+fig, axes = plt.subplots(1, 2, figsize=(9, 3.2), sharex=True, sharey=True, layout="constrained")
 for ax, (cache, speeds) in zip(axes, rates.items(), strict=True):
     workshop.ranges(ax, speeds, "input")
     ax.axvline(needed, color="black", ls="--")
-    ax.text(needed, -0.65, " 8 V100s train")
+    ax.text(needed, -0.65, " wanted by 8 V100s")
     ax.set(title=cache.title(), xlabel="images read per second, not decoded")
     ax.locator_params("x", nbins=5)
 medians = {f"{name}, {cache}": np.median(rates[cache][name]) for cache in rates for name in ways}
 slow = sum(max(turns) < needed for speeds in rates.values() for turns in speeds.values())
-fig.suptitle(f"With one thread, {slow} of {len(medians)} ways are always too slow for 8 V100s")
+fig.suptitle(f"In {slow} of {len(medians)} cases, one thread never keeps up with 8 V100s")
 alt = "; ".join(f"{name}: {rate:,.0f}" for name, rate in medians.items())
 workshop.figure(fig, alt=f"Reading speed in images/s, medians: {alt}")
 for (better, base), expected in factors.items():
@@ -285,7 +285,7 @@ whole, parsing = 1e6 / medians["tar in order, warm"], 1e6 * np.median(headers) /
 print(f"warm: of tar's {whole:.0f} µs per image, Python spends {parsing:.0f} on headers")
 
 # %% [markdown]
-# A ratio is the median of the turns, with its range; a difference is clear if all turns, at least five, are on the same side of 1. If a bar's dots form two groups, the disk or the virtual machine changed its speed. *Records at random* reads from a file that is already open; *files at random* opens one per image. In order, the system reads ahead. **Try it:** `os.posix_fadvise(records.file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)` switches that off; call it and run the last two cells again. Tar pays for Python, which parses two headers per image.
+# A ratio is the median of the turns, with its range; a difference is clear if all turns, at least five, are on the same side of 1. If a bar's dots form two groups, the disk or the virtual machine changed speed. *Records at random* reads from a file that is already open; *files at random* opens one per image. In order, the system reads cold data ahead; a warm difference cannot come from storage. **Try it** on Linux: `os.posix_fadvise(records.file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)` switches read-ahead off; call it and run the last two cells again. Tar pays for Python, which parses two headers per image.
 #
 # ## Would you pack?
 #
@@ -325,20 +325,21 @@ for readers, expected in guess.items():
     fed = ", ".join(name for name, wanted in users.items() if min(speeds) >= wanted) or "none"
     print(f"{readers:2} reader(s): {np.median(speeds):,.0f} files/s", end=" ")
     print(f"({min(speeds):,.0f} to {max(speeds):,.0f}); you expected {expected};", end=" ")
-    print(f"{busy:.1f} cores busy; always enough for {fed}")
+    print(f"{busy:.1f} of {session.machine.cores} cores busy; always enough for {fed}")
 
 # %% [markdown]
 # The recorded H100 trained ResNet-50 at 224 px in PyTorch's eager mode, the published GPUs in NVIDIA's tuned MXNet.
 #
-# The readers' waits overlap, so eight are several times as fast as one. If 32 are no faster, the limit is not the simulated storage, which has none. If cores are free, it is Python's lock (the GIL): use more processes. Packing gains no speed if readers are faster than training.
+# The readers' waits overlap, so eight are several times as fast as one. If 32 are no faster, the limit is not the simulated storage, which has none. If cores are free, it is Python's lock (the GIL): use more processes. Packing gains no speed if readers are faster than training: for which of the four would you pack?
 #
 # **Try it** on shared storage: call `reading_rate(Path.read_bytes, files, 8)` with 1,000 files that have not been read recently.
 #
 # ## Resize or re-encode?
 #
-# Without `--pass-through`, `im2rec` decodes each image and encodes it again, optionally resizing it first. **Predict:** how does re-encoding at quality 95, MXNet's default, change the file size?
+# Without `--pass-through`, `im2rec` decodes each image and encodes it again, optionally resizing it first. **Predict:** how does re-encoding at quality 95, MXNet's default, change the file size? How many cores feed 8 H100s?
 
 # %% language="bash" magic_args="-e"
+# # your prediction: ?
 # for choice in "--pass-through" "--quality 95" "--quality 75" "--resize 256 --quality 95"; do
 #   mkdir -p "choices/$choice"
 #   head -n $FEW records/val.lst > "choices/$choice/few.lst"
@@ -353,6 +354,7 @@ def times(few):
     return [1000 * seconds(read, range(len(few))) / len(few) for read in reads]
 
 
+guess = "?"  # cores that decode for 8 H100s
 choices = ("--pass-through", "--quality 95", "--quality 75", "--resize 256 --quality 95")
 opened = {choice: Records(f"choices/{choice}/few") for choice in choices}
 turns = {choice: [] for choice in choices}
@@ -375,11 +377,11 @@ one = 1000 / whole  # images/s of one core
 print(f"Decoding takes {1 - read / whole:.1%} of the time. Cores needed at this speed:")
 for name, speed in users.items():
     print(f"{np.ceil(speed / one):3.0f} for {name}")
-print(f"This machine has {session.machine.cores}.")
+print(f"This machine has {session.machine.cores}; you expected {guess} for 8 H100s.")
 session.note("one_core", float(one), "img/s", "read and decoded on one core, without a crop")
 
 # %% [markdown]
-# Decoding takes nearly all of the time (the cache is warm), so no file format helps. Training also crops and scales; loaders that decode only the crop win some of that back. If a machine lacks cores, let the GPU decode (notebook 05), or store smaller images.
+# Decoding takes nearly all of the time (the cache is warm), so no record format helps. Training also crops and scales; loaders that decode only the crop win some of that back. If a machine lacks cores, let the GPU decode (notebook 05), or store smaller images.
 #
 # Quality 95 hardly changes the size here, but changes the pixels: the error is the mean change of a colour value, after scaling back. Resizing removes detail: NVIDIA's recipe enlarges crops of as little as 5% of the area (torchvision's default: 8%) to 224 × 224. From a 500 × 375 image, such a crop has about 97 × 97 real pixels, but only 66 × 66 after resizing to 256.
 #
@@ -449,6 +451,7 @@ damaged[len(damaged) // 2] ^= 1
 damaged.flush()
 
 # %% language="bash" magic_args="-e"
+# # your prediction: ?
 # python -m data_prep.verify damaged/val.rec > first.txt 2>&1 && status=0 || status=$?
 # grep -A 1 "^error" first.txt
 # echo "exit status $status"
@@ -464,14 +467,14 @@ damaged.flush()
 # %% [markdown]
 # Without `val.crc`, `verify` only decodes, which misses most flipped bits. If you trust record files from elsewhere, add theirs with `python -m data_prep.im2rec --checksums PREFIX`.
 #
-# `im2rec` refuses files that cannot be images: with `--skip-bad`, it leaves them out; otherwise, it packs nothing. The truncated file was packed, because `--pass-through` decodes nothing; `verify` names its record. The PNG passes: a record has no file name to contradict it.
+# `im2rec` refuses files that are clearly not images: with `--skip-bad`, it leaves them out; otherwise, it packs nothing. The truncated file was packed, because `--pass-through` decodes nothing; `verify` names its record. The PNG passes: a record has no file name to contradict it.
 #
 # ## Key takeaways
 #
 # - A label is the index of the folder's name in sorted order. Train and val need the same folders.
-# - A record is magic, length, header, JPEG, padding. The index gives the position of each record.
+# - A record is magic, length, header, JPEG, padding. The index gives its position.
 # - For speed, pack only if readers open and read files more slowly than you train. On a cluster, also pack to spare the metadata server and your file quota.
 # - Pack with `--pass-through` unless disk space or decoding speed forces you to resize.
 # - Run `verify` before you train, and keep checksums.
 #
-# Notebook 02 reads the folder, which needs no copy. 04 writes TFRecord shards, which contain checksums, and 05 reads them.
+# Notebook 02 reads the folder, which needs no copy. Notebook 04 writes TFRecord shards, which contain checksums, and 05 reads them.

@@ -251,7 +251,7 @@ def test_images_left_out_are_taken_off_the_list(tmp_path, capsys):
     im2rec.main(["--list", "--recursive", prefix, root])
     before = Path(f"{prefix}.lst").read_bytes().splitlines()
     im2rec.main(["--skip-bad", prefix, root])
-    assert "a.lst.all keeps it" in capsys.readouterr().err
+    assert "a.lst.all keeps the full list" in capsys.readouterr().err
     assert Path(f"{prefix}.lst.all").read_bytes().splitlines() == before
     after = Path(f"{prefix}.lst").read_bytes().splitlines()
     assert after == [line for line in before if "é".encode() not in line]

@@ -162,7 +162,8 @@ def test_reading_rate_in_01(
         file.write_bytes(b"jpeg")
     monkeypatch.setattr(nb01, "training_speed", lambda runs, data: 0.01)
     results = expected.load(ROOT / "notebooks" / "expected")
-    session = SimpleNamespace(results=results, runs=tmp_path, data_root=tmp_path)
+    machine = SimpleNamespace(cores=2)
+    session = SimpleNamespace(results=results, runs=tmp_path, data_root=tmp_path, machine=machine)
     names = {"nb01": nb01, "np": np, "time": time, "Path": Path, "val": files,
              "needed": 1e9, "session": session, "rounds": 2}  # fmt: skip
     execute("01", "def reading_rate", answer, names, tmp_path)

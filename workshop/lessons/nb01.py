@@ -145,7 +145,7 @@ def judge_readers(yours: Function, readers: int) -> None:
          "Call pool.map(open_file, files) in a ThreadPoolExecutor(readers)."),
         (not 0.7 * here < rate < 1.05 * at_once,
          f"The result is {rate:.3g} files/s; this call opened {here:.3g} per second.",
-         "Divide the number of files by the seconds until all are read: list(pool.map(...))."),
+         "Divide len(files) by perf_counter's seconds until all are read: list(pool.map(...))."),
     )  # fmt: skip
 
 
