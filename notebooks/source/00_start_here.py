@@ -107,7 +107,7 @@ workshop.figure(fig, alt=f"The mistakes of which the network is surest: {alt}")
 #
 # ## Change one thing
 #
-# Where did the time go? Some of it was spent waiting for images, although a worker process per core decoded the next batches while the network computed. **Predict** the share of waiting, with workers and without (`--data-nthreads 0`: the training process decodes).
+# Where did the time go? Some was spent waiting for images, although a worker process per core decoded the next batches while the network computed. **Predict** the share of waiting, with workers and without (`--data-nthreads 0`: the training process decodes).
 
 # %% language="bash" magic_args="-e"
 # rn50 run --network tiny --image-shape 64 -n 1 -b 32 -e $EPOCHS --set crop_area=0.5 \
