@@ -3,7 +3,7 @@
 #
 # In this course, you write one script that trains ResNet-50 v1.5, and make it faster, one change at a time. Before each change, you measure: *where is the time going now?* On one H100, these changes took an earlier version of the script from 1,080 to 4,107 images per second (recorded; figure at the end). On a laptop, you make the same changes with smaller images, and gain less.
 #
-# By the end of this notebook, you will have trained and tested a network, and will know what happens in a training step and why training is so expensive. You should know Python and the basics of deep learning: convolutions, losses and gradient steps. If you train networks regularly, run all cells and continue at [why training is expensive](#Why-training-is-expensive).
+# By the end, you will have trained and tested a network, and know what happens in a training step and why training is so expensive. You should know Python and the basics of deep learning: convolutions, losses and gradient steps. If you train networks regularly, run all cells and continue at [why training is expensive](#Why-training-is-expensive).
 #
 # **Time:** 20 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 2 minutes to run, plus a minute if the set-up has not generated the images
 
@@ -13,7 +13,7 @@ epochs: int | None = None  # epochs to train
 seed: int = 0  # random seed
 
 # %% [markdown]
-# Run the cells from top to bottom with Shift + Enter. The cell above has the notebook's parameters: to change one, edit it and rerun everything below. The next cell reports your hardware, chooses a *profile*, and generates the images of road signs if they are missing.
+# Run the cells in order with Shift + Enter. To change a parameter, edit the cell above and rerun everything below. The next cell reports your hardware, chooses a *profile*, and generates the images of road signs if they are missing.
 #
 # The profile decides how much a notebook computes: `cpu` runs any notebook in under 5 minutes on two otherwise idle cores, `gpu` mostly uses 224-pixel images, and `ci` is for tests. If your hardware lacks something, you get a smaller variant, a recorded result, or a note.
 
@@ -73,7 +73,7 @@ guess = None  # your number, in percent
 #   --data-root "$DATA" --seed $SEED --model-prefix first --report "run-$(date +%s).json" 2>&1
 
 # %% [markdown]
-# Lines that begin with `--` list the main settings, with reasons. `top-1` is the percentage of images whose highest-scoring class is right; for training images, it is an average over the epoch, on random crops, and so lower. The learning rate drops to a tenth after 1/3, 2/3 and 8/9 of the run, so late epochs change little.
+# Lines that begin with `--` list the main settings, with reasons. `top-1` is the percentage of images whose highest-scoring class is right; for training images, it is lower: an average over the epoch, on random crops. The learning rate drops to a tenth after 1/3, 2/3 and 8/9 of the run, so late epochs change little.
 #
 # The next cell classifies all validation images; `first $EPOCHS` names the weights that training saved. **Predict** the most frequent mistake.
 
@@ -98,16 +98,16 @@ surest = wrong[np.argsort(-sure[wrong])][:8]
 fig, axes = plt.subplots(2, 4, figsize=(9, 5))
 for ax, i in zip(axes.flat, surest, strict=False):
     show(ax, files[i], f"says {answers[i]}, {sure[i]:.0%}", f"is {truth[i]}")
-fig.suptitle(f"{len(wrong)} of {len(files):,} are wrong: {often} times, {sign} as {answer}")
+fig.suptitle(f"{len(wrong)} of {len(files):,} are wrong; {often} are {sign} taken for {answer}")
 alt = ", ".join(f"{truth[i]} as {answers[i]}" for i in surest)
 workshop.figure(fig, alt=f"The mistakes of which the network is surest: {alt}")
 
 # %% [markdown]
-# The network is surest of these mistakes. What do the confused signs share?
+# These are the mistakes the network is surest of. What do the confused signs share?
 #
 # ## Change one thing
 #
-# Where did the time go? Some of it was spent waiting for images, although a worker process per core decoded the next batches while the network computed. **Predict** the share of waiting, and that without workers (`--data-nthreads 0`), when the training process decodes.
+# Where did the time go? Some was spent waiting for images, although a worker process per core decoded the next batches while the network computed. **Predict** the share of waiting, with workers and without (`--data-nthreads 0`: the training process decodes).
 
 # %% language="bash" magic_args="-e"
 # rn50 run --network tiny --image-shape 64 -n 1 -b 32 -e $EPOCHS --set crop_area=0.5 \
@@ -121,22 +121,22 @@ for run in runs:
     flags, seconds = run["env"]["axes"], run["env"]["seconds"]
     names = ("network", "batch_size", "data_nthreads")
     network, batch, workers = (flags[name]["value"] for name in names)
-    total, top1 = sum(seconds.values()), run["metrics"]["val.top1"][-1]
+    total, wait, top1 = sum(seconds.values()), seconds["data"], run["metrics"]["val.top1"][-1]
     print(f"{network}, batch {batch}, {workers} worker(s): {total:.0f} s plus validation,", end=" ")
-    print(f"{seconds['data'] / total:.0%} of them waiting for images; top-1 {top1:.1f}%")
+    print(f"{wait:.0f} s ({wait / total:.0%}) of them waiting for images; top-1 {top1:.1f}%")
 
 # %% [markdown]
-# Without workers, decoding and computing take turns, so all decoding is waiting. With them, steps wait only if decoding is slower, and at the start of each epoch, when no batch is ready yet. On a GPU, waiting is the most that a faster input can save. If your run got longer by less than its waiting, the workers had slowed the network: on a CPU, both need the cores.
+# Without workers, decoding and computing take turns, so all decoding is waiting. With them, steps wait only if decoding is slower, and at the start of each epoch, when no batch is ready yet. On a GPU, waiting is the most that a faster input can save. Compare the rest of the time, too: if it is longer with workers on a CPU, they slowed the network, as both need the cores.
 #
-# **Your turn:** change the batch instead. **Predict:** with 8 images per step, how many steps per epoch? Does the run take longer? Is the network more accurate? In the last training cell, replace `-b 32` by `-b 8`, delete `--data-nthreads 0`, and run it and the next. Between seeds alone, top-1 differs by up to 4 points (10 seeds, 9 epochs): confirm a difference with another seed.
+# **Your turn:** change the batch instead. **Predict:** with 8 images per step, how many steps per epoch? Does the run take longer? Is the network more accurate? In the last training cell, replace `-b 32` with `-b 8`, delete `--data-nthreads 0`, and run it and the next cell. ResNet-50's top-1 differs by up to 4 points between seeds alone (10 seeds): confirm a difference with `--seed 1` in both runs.
 #
-# <details><summary>Why?</summary>An epoch has 300 steps. Four times as many steps at a quarter of the learning rate are meant to end alike (*linear scaling*). But each step has a fixed cost, so the run takes longer. Notebook 02 explains both.</details>
+# <details><summary>Why?</summary>An epoch has 300 steps. Four times as many steps at a quarter of the learning rate should end about as accurate (*linear scaling*). But each step has a fixed cost, so the run takes longer. Notebook 02 explains both.</details>
 #
 # On a GPU, then restore `-b 32` and delete `--network tiny` to train ResNet-50. **Predict** how much longer it takes, with 36 times the work per image.
 #
 # ## What happens in a step
 #
-# Every step does the same work on a new batch. Ahead of time, workers read JPEGs from storage, decode and crop them. The pixels are copied to the device that computes, usually a GPU. The **forward** pass turns pixels into predictions and keeps each layer's output. The **loss** compares the predictions with the labels. The **backward** pass goes through the layers in reverse and uses the kept outputs to compute a gradient for every weight. Several devices **exchange** gradients (*communication*), and each uses the average. The **update** then changes the weights. The figure shows how much data moves: an ImageNet JPEG has 115 KB on average, and ResNet-50 keeps 86 MB of outputs per image. Later traces and your ladder keep its colours.
+# Every step does the same work on a new batch. Ahead of time, workers read, decode and crop JPEGs. The pixels are copied to the device that computes, usually a GPU. The **forward** pass turns pixels into predictions and keeps each layer's output. The **loss** compares the predictions with the labels. The **backward** pass goes through the layers in reverse and uses the kept outputs to compute a gradient for every weight. Several devices **exchange** gradients (*communication*), and each uses the average. The **update** then changes the weights. The figure shows how much data moves: an ImageNet JPEG has 115 KB on average, and ResNet-50 keeps 86 MB of outputs per image. Later traces and your ladder keep its colours.
 
 # %%
 from workshop.lessons import nb00
@@ -148,7 +148,7 @@ nb00.show_step()
 #
 # How long does it take to train on ImageNet: 1,281,167 images, 90 epochs in the published recipe? On one V100, a data-centre GPU from 2017, [NVIDIA's program](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) trains at 400.2 images per second in 32-bit precision (FP32) and at 1,442.6 in 16-bit (FP16). **Predict:** hours, days or weeks for each?
 #
-# **Your turn:** write the formula, and that for the MB/s that storage must deliver. The next cell checks them.
+# **Your turn:** write a formula for the hours, and one for the MB/s that storage must deliver. The next cell checks them.
 
 
 # %%
@@ -181,7 +181,7 @@ for gpu, trained, possible in (
     reached = rate * work / 1e12  # TFLOP/s
     hours, read = training_hours(images, passes, rate), megabytes_per_second(rate, kilobytes)
     rows.append([gpu, rate, hours, read, reached, peak, f"{reached / peak:.0%}"])
-workshop.table(rows, ["", "images/s", "hours", "MB/s read", "TFLOP/s", "peak, TFLOP/s", "of peak"])
+workshop.table(rows, ["", "images/s", "hours", "needs MB/s", "TFLOP/s", "peak, TFLOP/s", "of peak"])
 
 # %% [markdown]
 # (V100: published; H100: measured.) In FP32, arithmetic explains most of the time: the V100 reaches 63% of its peak, and needs over three days. In FP16, it explains much less: the V100 reaches 28% of its peak, the H100 17% (12% of the data sheet's 989). Where does the rest of the time go? That is the course's question. And on your machine?
@@ -196,22 +196,22 @@ seconds = 3600 * training_hours(len(train), len(speeds), rate)
 print(f"At this rate it takes {seconds:.0f} s; with each epoch's first step, {total:.0f} s.")
 
 # %% [markdown]
-# FP16, with a larger batch, cuts the published run from 82.0 to 22.9 hours: 3.6 times as fast. The H100's images were synthetic; with real ones, the course's script reaches 4,107 per second (figure below). Eight V100s train 10,263.2 images/s (published), 7.1 times as many as one: they exchange gradients, and share the storage, which must deliver 1.2 GB/s.
+# FP16, with a larger batch, cuts the published run from 82.0 to 22.9 hours: 3.6 times as fast. The H100's images were synthetic; with real ones and batch 128, the course's script reached 4,107 per second. Eight V100s train 10,263.2 images/s (published), 7.1 times as many as one: they exchange gradients, and share the storage, which must deliver 1.2 GB/s.
 #
-# **Try it:** how many V100s train in one hour in FP16, if each adds its full speed? And if each adds an eighth of the eight's?
+# **Try it:** how many V100s would finish in one hour in FP16, if each adds its full speed? And if each adds an eighth of the speed of eight?
 #
 # <details><summary>Solution</summary><code>training_hours(images, passes, 1442.6)</code> is 22.2: 23 GPUs. With <code>10263.2 / 8</code>, it is 24.97: 25.</details>
 #
 # ## Where the course goes
 #
-# Below are the notebooks, and the speeds of published runs and of the course's script. Its first version waits for images: DALI alone takes it past the V100 in FP16. Once your script has run, the figure shows yours.
+# Below are the notebooks and the speeds of published runs and the course's script. Its first version waits for images: DALI alone takes it past the V100 in FP16. Once your script has run, the figure shows yours instead.
 
 # %%
 workshop.course_map()
 workshop.ladder.figure()
 
 # %% [markdown]
-# Your runs read packed images (`recordio`), made by the set-up. In notebook 01, you pack them, and measure whether that pays off.
+# Your runs read packed images (`recordio`), made by the set-up. In notebook 01, you pack them and measure whether it pays.
 #
 # ## If something does not work
 #
