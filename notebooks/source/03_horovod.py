@@ -507,7 +507,7 @@ if gpus <= 1:
 # %% [markdown]
 # In the shaded parts of DDP's figure, only the exchange runs; if the main thread is orange, it hands over a bucket. The profiler does not see Horovod's thread, so its figure shows the parts of a step.
 #
-# A message lasts until the slowest rank has joined and the ranks' cores have added it up. If more is exposed than all gradients would take by α + bytes / β, the rest is waiting, for a slower rank or for a core: a faster network does not shorten it. The profiler slows only rank 0, so reported and traced times can differ either way.
+# A message lasts until all ranks have joined and the ranks' cores have added it up. If, on a CPU, more is exposed than all gradients would take by α + bytes / β, the rest is waiting, for a slower rank or for a core: a faster network does not shorten it. The profiler slows only rank 0, so reported and traced times can differ either way.
 #
 # ## What would eight GPUs lose?
 #

@@ -50,7 +50,7 @@ os.chdir(session.folder)
 shutil.copy(workshop.ladder.script("2"), "train.py")
 os.environ |= {
     "DATA": str(session.data_root),
-    "SIZES": f"--image-size {session.image_size} --batch-size {session.batch_size}",
+    "SIZES": f"--image-size {session.image_size} --batch-size {min(32, session.batch_size)}",
     "SECONDS_EACH": str(session.seconds),
     "TRACE": str(session.runs / "trace-05.json"),
 }

@@ -323,13 +323,14 @@ import onnxruntime
 
 logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it looks for torchvision
 warnings.simplefilter("ignore", FutureWarning)  # about the exporter's own calls
+warnings.filterwarnings("ignore", "TensorFloat32")  # it is off on purpose
 forms = {"eager": eager, "folded": folded}
 if on_gpu:
     graphs = {n: capture(folded, many[:n]) for n in (1, 2, 4, 8, 16, large)}
     forms["CUDA graph"] = lambda x: graphs[len(x)](x)
     forms["torch.compile"] = torch.compile(copy.deepcopy(folded), dynamic=False)
 provider = f"{device.upper()}ExecutionProvider"
-if slow := provider not in onnxruntime.get_available_providers():
+if provider not in onnxruntime.get_available_providers():
     provider = "CPUExecutionProvider"
 torch.onnx.export(
     folded, (many[:2],), "float.onnx", dynamo=True, dynamic_shapes=({0: "N"},), verbose=False,
@@ -340,6 +341,8 @@ options.intra_op_num_threads = torch.get_num_threads()
 # no spinning: other versions run in between
 options.add_session_config_entry("session.intra_op.allow_spinning", "0")
 onnx = onnxruntime.InferenceSession("float.onnx", options, [provider])
+provider = onnx.get_providers()[0]  # the CPU's if CUDA's libraries do not load
+slow = on_gpu and provider == "CPUExecutionProvider"
 
 
 def run_onnx(x):
@@ -442,7 +445,11 @@ for n in [large] if on_gpu else [small, large]:
     print(f"{gain[0]:.1f} of them in convolutions")
     if not on_gpu:
         print(f"Batch {n}, convolutions of folded:", nb07.convolutions("trace.json"))
-caption = "The least of three profiles; PyTorch's rest includes Python, ONNX Runtime's does not"
+caption = "The least of three profiles; " + (
+    "the rest includes waiting"
+    if on_gpu
+    else "PyTorch's rest includes Python, ONNX Runtime's does not"
+)
 workshop.table(rows, ["", "convolution, ms", "the rest, ms"], caption)
 
 # %% [markdown]

@@ -362,7 +362,7 @@ ladder.figure()
 # %% [markdown]
 # ## Where is the time going now?
 #
-# Compare rungs in the right half of the figure: its ratios are taken turn by turn. The bars on the left are medians of different turns and can mislead in either direction. If one dot is far from the others, something else ran: race again. With one rank, rung 5 changes only the layout (on a GPU also cuDNN's choice), so no gain is no surprise; and nearly everything is *compute*, which `--trace` opens up, as in notebook 06. The MFU can fall although training gets faster: the peak is higher in 16 bits, but layers that only move bytes cannot use it.
+# Compare rungs in the right half of the figure: its ratios are taken turn by turn. The bars on the left are medians of different turns and can mislead in either direction. If one dot is far from the others, something else ran: race again. With one rank on a CPU, rung 5 changes only the layout, so no gain is no surprise (the recorded H100 gained 1.62: Tensor Cores need channels last). Nearly everything is *compute*, which `--trace` opens up. The MFU can fall although training gets faster: the peak is higher in 16 bits, but layers that only move bytes cannot use it.
 #
 # ## Predict several ranks, then explain
 #
