@@ -36,7 +36,7 @@ settings |= {"omp_num_threads": max(1, session.machine.cores // ranks)} | sessio
 os.environ |= {name.upper(): str(value) for name, value in settings.items()}
 
 # %% [markdown]
-# If your script from notebook 02 (rung 1 of the ladder) mostly computes, use more devices. But the processes that train one model, its **ranks**, must exchange gradients. That adds a third part to each step, after input and compute: **communication**.
+# If your script from notebook 02 (rung 1 of the ladder) mostly computes, more devices can help. But the processes that train one model, its **ranks**, must exchange gradients. That adds a third part to each step, after input and compute: **communication**.
 #
 # ## Do two half batches give the gradient of a whole one?
 #
@@ -100,7 +100,7 @@ slider.observe(lambda change: shown.update(Pretty(follow(change.new))), "value")
 slider
 
 # %% [markdown]
-# It takes `2 (n − 1)` steps. The other chunks travel at the same time: chunk `c` starts at rank `c`. In each step, a rank sends one chunk, 1/n of the gradients. In total it sends `2 (n − 1) / n` times their size, less than twice: 153 MB with 4 ranks, 179 MB with 8. [Patarasuk and Yuan (2009)](https://doi.org/10.1016/j.jpdc.2008.09.002) showed that no algorithm can send less if the ranks do the adding. Horovod [builds on the ring](https://arxiv.org/abs/1802.05799).
+# It takes `2 (n − 1)` steps. The other chunks travel at the same time: chunk `c` starts at rank `c`. In each step, a rank sends one chunk, 1/n of the gradients. In total it sends `2 (n − 1) / n` times their size: 153 MB with 4 ranks, 179 MB with 8. [Patarasuk and Yuan (2009)](https://doi.org/10.1016/j.jpdc.2008.09.002) showed that no algorithm in which the ranks do the adding can send less.
 #
 # **Your turn: write the ring** in 15 lines. In step `s` = 0, 1, …, rank `r` sends chunk `(r − s) % n` to the next rank and receives chunk `(r − s − 1) % n` from the one before. `dist.isend(tensor, rank)` and `dist.irecv(tensor, rank)`, which overwrites its tensor, return at once; call `wait()` on both before you touch a tensor. The chunks, `gradients.tensor_split(n)`, are views in a tuple: change them with `add_` and `copy_`.
 
@@ -188,9 +188,9 @@ if rung_ranks > 1:
 workshop.ladder.figure()
 
 # %% [markdown]
-# This is the **ladder**. Left: images/s, coloured by the parts of a step; each dot is one turn. Right: the speed-up over the rung before, with your prediction; a hollow mark means no clear difference. Eight V100s reach an efficiency of 89% (published: 10,263 images/s on eight, 1,443 on one). Below 1/*n*, *n* ranks are slower than one: common on a CPU, where one rank uses all cores.
+# This is the **ladder**. Left: images/s, coloured by the parts of a step; each dot is one turn. Right: the speed-up over the rung before, with your prediction; a hollow mark means no clear difference. Eight V100s reach an efficiency of 89% (published). Below 1/*n*, *n* ranks are slower than one: common on a CPU, where one rank uses all cores.
 #
-# Which part of a step grew most? Ranks that share a CPU's cores need *n* times as long to compute: subtract that first. If compute grew even more, hidden messages may slow it down (measured below). If communication grew, trace it below.
+# Which part of a step grew most? *n* ranks that share a CPU's cores need *n* times as long to compute: allow for that first. If compute grew by more, hidden messages may slow it down (measured below). If communication grew, trace it below.
 #
 # ## What goes wrong without each change?
 #
@@ -282,7 +282,7 @@ for change, number in first.items():
 #
 # No run failed.
 #
-# On two hosts with 8 GPUs each, only the launch command changes ([flags and failures](../docs/commands.md#several-hosts)). Run `torchrun` on each host, any of the others once, on one host:
+# On two hosts with 8 GPUs each, only the launch command changes ([flags and failures](../docs/commands.md#several-hosts)). Run the first command on every host, or one of the others on a single host:
 #
 # ```
 # torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST1:29500 train.py
@@ -293,7 +293,7 @@ for change, number in first.items():
 #
 # ## How long does a step wait for the exchange?
 #
-# A message takes a fixed **latency** α plus its bytes over the **bandwidth** β. DDP sends gradients in **buckets**. It sends a bucket once it holds at least 25 MiB (26 MB), the first at 1 MiB. Horovod sends what is ready every millisecond. Both begin *during* the backward pass; what outlasts it is exposed.
+# A message takes a fixed **latency** α plus its bytes over the **bandwidth** β. DDP sends gradients in **buckets**. It sends a bucket as soon as it holds 25 MiB (26 MB), the first at 1 MiB. Horovod checks every millisecond and sends what is ready. Both begin *during* the backward pass; what outlasts it is exposed.
 #
 # On the CPU, `overlap.py` times two all-reduces, Gloo's (PyTorch's library for CPUs) and yours, from 4 KiB to 32 MiB, then DDP's backward passes with exchange and without (`noop_hook`).
 
@@ -331,7 +331,7 @@ def shortest(messages):
     """Return the shortest of at least 15 times of each message: an all-reduce and its bytes."""
     buffer = torch.zeros(max(size for _, size in messages) // 4)
     best = dict.fromkeys(messages, math.inf)
-    for turn in range(16):  # in turns: a disturbance meets one time of each message, not all
+    for turn in range(16):  # in turns: a disturbance hits one repetition of each message
         for (reduce, size), before in best.items():
             tries = 7 if size < 2**20 else 1
             seconds = min(timed(reduce, buffer[: size // 4])[1] for _ in range(tries))
@@ -432,11 +432,11 @@ workshop.figure(fig, alt=f"Time of an all-reduce by size: {said}.")
 # %% [markdown]
 # ### The exposed time
 #
-# 4 KiB and 64 KiB take about as long, so gradients travel in buckets. If your ring is slower for large messages: Gloo adds one part of a chunk while it receives the next. If for small ones: each of your steps pays for Python.
+# From 4 to 64 KiB, α dominates: 16 times the bytes cost little more. That is why gradients travel in buckets. Your ring may be slower for large messages because Gloo adds one part of a chunk while it receives the next, and for small ones because each step runs in Python.
 #
 # **Your turn: predict when the last message arrives,** in five lines. `full` lists when each bucket is full (seconds after the pass began), `takes` how long each message takes; `alone` is the length of the pass without exchange. Messages leave in the order of the list, each through the sender that becomes free first (Gloo has two, its threads; NCCL one, a stream).
 #
-# **Predict**, in milliseconds, how long after DDP's pass its last message arrives.
+# **Predict**, in milliseconds, how long after the end of DDP's pass its last message arrives.
 
 
 # %%
@@ -464,7 +464,7 @@ rows = {
     "- the wait of rank 0 for the slowest": waiting,
     "- messages after that": messages,
     "- the rest, such as computation that messages slow down": longer - waiting - messages,
-    "the last message alone, measured": measured["messages"][-1],
+    "the last message alone, shortest": measured["messages"][-1],
     "your function's prediction of the messages": after_the_pass(full, takes, alone, 2),
 }
 for what, seconds in rows.items():
@@ -473,9 +473,9 @@ print(f"You predicted {guess or '?'} ms.")
 session.note("exposed_ms", 1e3 * messages, "ms", "exposed exchange of a pass, without waiting")
 
 # %% [markdown]
-# The last layers' gradients leave first. Little of the last message can be hidden: the pass ends soon after its bucket is full. If it takes longer here than alone, earlier messages and computation use the same cores.
+# The last layers' gradients leave first. Little of the last message can be hidden: the pass ends soon after its bucket is full.
 #
-# Hidden messages are not free: on shared hardware (cores with Gloo, a few multiprocessors with NCCL), they slow the computation down. Your function ignores both, and the wait for the slowest rank.
+# Hidden messages are not free: on shared hardware (cores with Gloo, a few multiprocessors with NCCL), they slow the computation down. Your function ignores this, and the wait for the slowest rank.
 #
 # ### The exchange in your script
 #
@@ -505,9 +505,9 @@ if gpus <= 1:
     print(f"{1e3 * transfer:7.1f} ms  for all gradients by α + bytes / β, with none hidden")
 
 # %% [markdown]
-# In the shaded parts of DDP's figure, only the exchange runs; if the main thread is orange, it hands over a bucket. The profiler does not see Horovod's thread, so its figure shows the parts of a step.
+# DDP's figure shows one step, the table the mean of three. In the shaded parts, only the exchange runs; an orange main thread hands over a bucket. The messages in the forward pass are batch norm's statistics: the trace counts them, the script does not. The profiler does not see Horovod's thread.
 #
-# A message lasts until all ranks have joined and the ranks' cores have added it up. If, on a CPU, more is exposed than all gradients would take by α + bytes / β, the rest is waiting, for a slower rank or for a core: a faster network does not shorten it. The profiler slows only rank 0, so reported and traced times can differ either way.
+# An all-reduce ends when every rank has joined and the cores have added it up. If, on a CPU, more is exposed than all gradients would take by α + bytes / β, most of the rest is waiting, for a slower rank or a core: a faster network does not shorten it. The profiler slows only rank 0.
 #
 # ## What would eight GPUs lose?
 #
@@ -535,7 +535,7 @@ for link, gigabytes, hop in (  # per second, GPU (or host) and direction; second
 print(f"You predicted that {'?' if guess is None else guess} of these cost more than 5%.")
 
 # %% [markdown]
-# Only 10-Gbit Ethernet does. But eight V100s (published, batch 208 each) take 18 ms longer per step than one, far more than this estimate: notebook 08 looks for the reasons.
+# Only 10-Gbit Ethernet does. Measured, however, eight V100s (published, batch 208 each) take 18 ms longer per step than one, far more than this estimate: notebook 08 looks for the reasons.
 #
 # ## What does the larger batch change?
 #
@@ -578,8 +578,8 @@ session.expect(losses)
 # ## Key takeaways
 #
 # - Five changes: start and pick a device, share the images, scale the rate, average, broadcast.
-# - If you forget any of the last four, the script still runs. Count the images and compare the weights.
-# - A message takes latency plus bytes over bandwidth. Fast links expose little more than the last message, but waiting and shared hardware can cost more.
+# - If you forget any of the last four, the script still runs. Count the images, compare the weights, and print the rate.
+# - A message takes latency plus bytes over bandwidth. On fast links, little more than the last message is exposed; waiting and shared hardware can cost more.
 #
 # **Try it:** delete the division in `average.py`, and run `leave_out.py` again. Which number betrays it?
 #

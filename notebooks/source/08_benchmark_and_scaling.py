@@ -127,7 +127,7 @@ measure = nb08_checks.check_clock(measure, "clock.py")
 # %% [markdown]
 # ## Seven mistakes
 #
-# Most experiments below take *n* ratios of a wrong result to a right one, in turns if possible. The rule of this course, `workshop.ratio`: a difference is clear if *n* ≥ 5 and all ratios are on one side of 1. With *n* = 5, two equally fast variants look clearly different in 1 of 16 comparisons, so repeat a comparison before you act on it. **Predict** for each mistake the ratio of wrong to right: 2 is twice too fast.
+# Most experiments below take *n* ratios of a wrong result to a right one, in turns if possible. The rule of this course, `workshop.ratio`: a difference is clear if *n* ≥ 5 and all ratios are on one side of 1. With *n* = 5, two equally fast variants look clearly different in 1 of 16 comparisons, so repeat a comparison before you act on it. **Predict** for each mistake the ratio of wrong to right: 2 means twice the right one.
 #
 # ### 1. No warm-up, and a clock that does not wait
 #
@@ -258,13 +258,13 @@ torch.cuda.empty_cache()  # the processes below need the memory
 # grep -A 3 'total_ips, images' log.txt || cat log.txt
 
 # %% [markdown]
-# Accept a number only if *this* run wrote it and exited with 0. `rn50 benchmark`, with the flags of NVIDIA's `benchmark.py`, reports the batch size that was never filled as failed.
+# Accept a number only if *this* run wrote it and exited with 0. `rn50 benchmark`, with the flags of NVIDIA's `benchmark.py`, reports a batch size that was never filled as "failed".
 #
 # ### 6 and 7. A loader that fills its queue, or restarts
 #
 # While you validate or save, the `DataLoader` fills its queue, and a short epoch then only drains that queue.
 #
-# In [NVIDIA's commands](../docs/recipes.md#what-the-published-speeds-measured), `--num-examples 25600` sets the length of DALI's iterator: with eight GPUs, about six restarts in 100 timed iterations. (This follows from the source code; its cost was never published.) For 6, the next cell times 3 batches after a pause, then 10 after the queue is empty; for 7, epochs of 10 batches and one long epoch. A restart starts new processes with an empty queue; with `persistent_workers`, the processes stay, as DALI's threads do.
+# In [NVIDIA's commands](../docs/recipes.md#what-the-published-speeds-measured), `--num-examples 25600` sets the length of DALI's iterator: with eight GPUs, that means about six restarts in 100 timed iterations. (This follows from the source code; its cost was never published.) For 6, the next cell times 3 batches after a pause, then 10 after the queue is empty; for 7, epochs of 10 batches and one long epoch. A restart starts new processes with an empty queue; with `persistent_workers`, the processes stay, as DALI's threads do.
 
 # %%
 from PIL import Image
@@ -305,7 +305,7 @@ show("7. restarts", restarts, without, guesses[7])
 show("7. restarts, persistent workers", persistent, without)
 
 # %% [markdown]
-# Time more batches than the queue holds. Include restarts only if your training has them. If only the first ratio of 7 is clear, starting processes is what costs. If neither is, five turns did not settle it: run the cell again.
+# Time more batches than the queue holds. Include restarts only if your training has them. If only the first ratio of 7 is clear, starting processes is what costs. If that of 6 or both of 7 are not clear, five turns did not settle it: run the cell again.
 #
 # ## Before you buy: tune one device
 #
@@ -313,7 +313,7 @@ show("7. restarts, persistent workers", persistent, without)
 #
 # - images in [channels last](../docs/troubleshooting.md#channels_last-has-no-effect-a-layer-loses-it), but not the weights: Horovod rejects weights in that layout;
 # - on a GPU, cuDNN's fastest kernels and 16-bit gradients on the wire: `hvd.Compression.fp16`, or `fp16_compress_hook` in DDP's `register_comm_hook`;
-# - on a CPU, `torch.set_num_threads`: cores / `hvd.local_size()`, or / torchrun's variable `LOCAL_WORLD_SIZE`.
+# - on a CPU, `torch.set_num_threads`: the cores divided by `hvd.local_size()`, or by torchrun's variable `LOCAL_WORLD_SIZE`.
 #
 # Rung 6 adds `torch.compile` ([if it recompiles in every step](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step)). (Recorded on two H100s on different days, batch 256: 5,810 img/s compiled, 4,833 without.)
 #
@@ -362,7 +362,7 @@ ladder.figure()
 # %% [markdown]
 # ## Where is the time going now?
 #
-# Compare rungs in the right half of the figure: its ratios are taken turn by turn. The bars on the left are medians of different turns and can mislead in either direction. If one dot is far from the others, something else ran: race again. With one rank on a CPU, rung 5 changes only the layout, so no gain is no surprise (the recorded H100 gained 1.62: Tensor Cores need channels last). Nearly everything is *compute*, which `--trace` opens up. The MFU can fall although training gets faster: the peak is higher in 16 bits, but layers that only move bytes cannot use it.
+# Compare rungs in the right half of the figure: its ratios are taken turn by turn. The bars on the left are medians of different turns and can mislead in either direction. If one dot is far from the others, something else ran: race again. With one rank on a CPU, rung 5 changes only the layout: expect little. (The recorded H100 gained 1.62, from the layout and cuDNN's fastest kernels.) Nearly everything is *compute*, which `--trace` opens up. On a CPU, a cheaper loader shortens *compute*, too. The MFU can fall although training gets faster: the peak is higher in 16 bits, but layers that only move bytes cannot use it.
 #
 # ## Predict several ranks, then explain
 #
@@ -433,7 +433,7 @@ dist.destroy_process_group()  # else a thread of Gloo can abort Python at its ex
 # %% [markdown]
 # ### A model of the exchange
 #
-# **Your turn:** in the **alpha-beta** model (notebook 03), exchanging *S* bytes takes α + *S* / β. Fit α and β to the all-reduces that `bench.py` timed. Divide the equation `seconds = α + size / β` by `seconds` first, so that short messages count as much as long ones; `np.linalg.lstsq` finds α and 1 / β. Then write `causes`: which two of `bench.py`'s four runs differ only in contention, which only in waiting, which only in the exchange?
+# **Your turn:** in the **alpha-beta** model (notebook 03), exchanging *S* bytes takes α + *S* / β. Fit α and β to the all-reduces that `bench.py` timed. Divide the equation `seconds = α + size / β` by `seconds` first, so that short messages count as much as long ones; `np.linalg.lstsq` finds α and 1 / β. Then write `causes`: which two of `bench.py`'s four runs differ only in contention, which two only in waiting, and which two only in the exchange?
 
 
 # %%
@@ -475,7 +475,7 @@ for ax, (name, count) in zip(axes, (("weak", big), ("strong", big // ranks)), st
     if name == "weak":
         ax.plot(list(speedups.values()), [1, 2, 3], "kD", mfc="none", ms=9)  # None is not drawn
     ax.axvline(1, color="black", ls=":")
-    ax.set_xlabel("speed over one rank (dotted)\n□ barrier + α-β, ◇ your prediction")
+    ax.set_xlabel("speed over one rank (dotted); ○ a turn\n□ barrier + α-β, ◇ your prediction")
     scaled[name] = workshop.ratio(speeds["exchange"])
     ax.set_title(f"{name.title()}, {count} images each: × {scaled[name].median:.2f}")
     total = ranks * count / np.median(times["exchange"])
@@ -494,7 +494,7 @@ both = [cause for name, cause in clear if name == "weak" and ("strong", cause) i
 print("Clear causes, in both measurements:", ", ".join(both) or "none")
 
 # %% [markdown]
-# *alone*, times the number of ranks, is what they reach if nothing is lost. In strong scaling, that is less if a smaller batch takes more than its share of the time; a faster network would not help. The × of a cause is (*alone* + cause) / *alone*, on rank 0. On a CPU, *alone* has only its share of the cores: one process with all of them (your clock) may be faster than all ranks. If the exchange is clearly shorter than α-β, the backward pass hid part of it. If clearly longer, and the line fits, DDP's copies or slower computing add to it; `noop_hook`, as in notebook 03, separates them. Otherwise, you cannot tell.
+# *alone* times the number of ranks is the speed without losses. In strong scaling, it is lower if a smaller batch takes more than its share of the time; a faster network would not help. The × of a cause is (*alone* + cause) / *alone*, on rank 0. On a CPU, *alone* has only its share of the cores: one process with all of them (your clock) may be faster than all ranks. If the exchange is clearly shorter than α-β, the backward pass hid part of it. If it is clearly longer and the line fits, DDP's copies or slower computing add to it; `noop_hook`, as in notebook 03, separates them. Otherwise, you cannot tell.
 #
 # ## Predict GPUs you do not have
 #
@@ -506,7 +506,7 @@ print("Clear causes, in both measurements:", ", ".join(both) or "none")
 # | 4 | 5391.8 | 3.74 | 1558.6 | 3.89 |
 # | 8 | 10263.2 | 7.11 | 2957.4 | 7.39 |
 #
-# **These runs did not use Horovod:** one process drove all GPUs through MXNet's kvstore `device`. Only the runs on 4 and 8 GPUs restarted the loader (mistake 7), so restarts may be part of this loss. (Your loader, which is not DALI, cannot tell.)
+# **These runs did not use Horovod:** one process drove all GPUs through MXNet's kvstore `device`. Only the runs on 4 and 8 GPUs restarted the loader (mistake 7), so restarts may be part of this loss.
 #
 # Besides *perfect* (*n* GPUs are *n* times as fast), four models predict published weak-scaling rates that they were not fitted to: NVIDIA's (DGX-1, 8 V100s; DGX A100, 4 and 8) and OneFlow's DLPerf (4 hosts of 8 V100s).
 #
@@ -528,11 +528,11 @@ rows.append(["mean absolute error", None, *(f"{error:.1f}" for error in errors)]
 workshop.table(rows, ["published", "GPUs", *models], "Error of the predicted speed, %")
 
 # %% [markdown]
-# Bandwidth and latency alone explain almost none of the V100s' loss. On the A100s, *perfect* misses the mixed-precision rows by 1.5 and 2.3%, *stragglers* by 5.1 and 6.7%. Over all eight rows, the last two models err by 3 to 4% on average, but assume different causes, neither of them plausible: in mixed precision and in FP32, the same links would reach 6 to 7% and 20 to 33% of their bandwidth, and the same GPUs' steps vary by 7 to 17% and by 3 to 4%. A model can predict a speed without explaining it. Only controls and a trace show *why* a step takes longer, such as the 18 ms of notebook 03.
+# Bandwidth and latency alone explain almost none of the V100s' loss. On the A100s, *perfect* misses the mixed-precision rows by 1.5 and 2.3%, *stragglers* by 5.1 and 6.7%. Over all eight rows, the last two models err by 3 to 4% on average, but assume different causes, neither of them plausible: the same links would reach 6 to 7% of their bandwidth in mixed precision but 20 to 33% in FP32, and the same GPUs' steps vary by 7 to 17% and by 3 to 4%, respectively. A model can predict a speed without explaining it. Only controls and a trace show *why* a step takes longer, such as the 18 ms of notebook 03.
 #
 # ## Decide
 #
-# What do 90 epochs of ImageNet cost on GPUs like yours (without a GPU, like the recorded H100), if `network` (first code cell) connects the hosts? **Predict** how many times as fast 16 GPUs are as 8 (`sixteen`). One GPU is assumed to compute as fast as your fastest rung with a clear gain. `rn50 scale` cannot separate causes: it attributes all loss that the wires do not explain to *stragglers*, as fitted to the DGX-1 (for A100s, too pessimistic), and assumes that loading keeps up. Nothing is fitted to H100s.
+# What do 90 epochs of ImageNet cost on GPUs like yours if `network` (first code cell) connects the hosts? (Without: like the recorded H100.) **Predict** how many times as fast 16 GPUs are as 8 (`sixteen`). One GPU is assumed to compute as fast as your fastest rung with a clear gain. `rn50 scale` cannot separate causes: it attributes all loss that the wires do not explain to *stragglers*, fitted to the DGX-1 (too pessimistic for A100s), and assumes that loading keeps up. Nothing is fitted to H100s.
 
 # %%
 sixteen = None  # your number: the speed of 16 GPUs over that of 8
@@ -561,7 +561,7 @@ session.expect(dict.fromkeys(accuracies))
 # %% [markdown]
 # Up to about 8,192 images, the plain recipe loses almost nothing. Beyond that, use strong scaling or a recipe for large batches.
 #
-# Below, both models are fitted once to a DGX-1, which is one host, and once to DLPerf's four hosts: there, with 100 Gbit/s, 16 V100s are 1.69 (mixed) and 1.92 (FP32) times as fast as 8. If they disagree, measure first: rent two such hosts for an hour, and start `bench.py` on both (`torchrun --nnodes 2 …`, with the same `SIZE`, `BATCH` …). The causes you measure there say which model to trust: *stragglers* if the clear loss is waiting, *communication* if it is the exchange.
+# Below, both models are fitted once to a DGX-1, which is one host, and once to DLPerf's four hosts, where 16 V100s are, with 100 Gbit/s, 1.69 (mixed) and 1.92 (FP32) times as fast as 8. If the predictions disagree, measure first: rent two such hosts for an hour, and run `bench.py` on one, then on both (`torchrun --nnodes 2 …`). Its causes say which model to trust: *stragglers* if the clear loss is waiting, *communication* if it is the exchange.
 #
 # ## Your decision
 #

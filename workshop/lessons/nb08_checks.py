@@ -76,9 +76,15 @@ CAUSE_MISTAKES: tuple[Mistake, ...] = (
 )  # fmt: skip
 DECISIONS = (
     ([1.9, 1.7], 1.6), ([1.9, 1.7], 1.75), ([1.9, 1.7], 1.85), ([1.7, 1.9], 1.8),
-    ([1.9, 1.7], 1.95), ([1.9, 1.7], 1.7),
+    ([1.9, 1.7], 1.95), ([1.9, 1.7], 1.7), ([1.9, 1.7], 1.9),
+    ([1.96, 1.93, 1.91, 1.95], 1.92), ([1.96, 1.93, 0.92, 0.95], 1.8),
 )  # fmt: skip
 DECIDE_MISTAKES: tuple[Mistake, ...] = (
+    (lambda speeds, least: "buy" if min(speeds) >= least else
+     "do not buy" if max(speeds) <= least else "measure first",
+     "A speed equal to the threshold counts as too slow.", "Compare with >= or <."),
+    (lambda speeds, least: decide(speeds[:2], least),
+     "It looks at two predictions only.", "`speeds` can be of any length: use all of them."),
     (lambda speeds, least: "buy" if min(speeds) > least else
      "do not buy" if max(speeds) < least else "measure first",
      "A speed equal to the threshold is enough.", "Compare with >=."),
