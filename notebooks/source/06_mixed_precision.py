@@ -73,7 +73,7 @@ print(f"both passes (forward and backward) {both_passes:.0%}.")
 #
 # [NVIDIA's ResNet-50 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) processes 400.2 images per second on one V100 in FP32 and 1,442.6 in FP16. The method is from [Mixed Precision Training](https://arxiv.org/abs/1710.03740) (Micikevicius et al., 2017). Where does the factor of 3.6 come from, and what can go wrong?
 #
-# A CPU computes in `bfloat16`. Without instructions for it (see the first output), convolutions become slower.
+# On a CPU, this notebook times `bfloat16`. Without instructions for it (see the first output), convolutions become slower.
 #
 # ## What each format can represent
 #
@@ -96,7 +96,7 @@ for dtype, (integer, exponent) in formats.items():
     print("    70000, 1e-08 and 1.001 become", ", ".join(f"{number:.6g}" for number in stored))
 
 # %% [markdown]
-# `bfloat16` is a `float32` rounded to its first 16 bits: nearly the same range, but only two or three decimal digits. `float16` is eight times as precise, but covers only 6e-8 to 65,504.
+# `bfloat16` is a `float32` rounded to its first 16 bits: nearly the same range, but only two or three decimal digits. `float16` is eight times as precise, but its range is only 6e-8 to 65,504.
 #
 # ## Gradients that underflow
 #
@@ -174,7 +174,7 @@ guess = None  # the power
 weights = torch.cat([weight.grad.flatten() for weight in model.parameters()])
 print(f"Largest: {gradients.abs().max():.2g} of the outputs', {weights.abs().max():.2g}", end=" ")
 print(f"of the weights' gradients; {predicted(guess)}")
-for power in (0, 4, 8, *range(12, 25, 2)):
+for power in (0, 4, 8, 12, *range(16, 25)):
     zero = 100 * ((gradients * 2.0**power).half() == 0).float().mean().item()
     infinite = (weights * 2.0**power).half().isinf().sum().item()
     print(f"loss x 2^{power:<2}: {zero:6.2f}% of the outputs' gradients become zero,", end=" ")
@@ -183,7 +183,7 @@ for power in (0, 4, 8, *range(12, 25, 2)):
 # %% [markdown]
 # ## Write the loss scale yourself
 #
-# A good scale is large but does not overflow, and it changes. Find it by trial and error:
+# A good scale is as large as possible without overflow, and it changes during training. Find it by trial and error:
 #
 # - If any gradient is infinite or NaN, skip the update and halve the scale.
 # - After `wait` good steps in a row, double it.
@@ -399,7 +399,7 @@ for name, *ms, _, _ in rows:
     print(f"{name}: {ms[1] / ms[0]:.1f} × the count in {before}, {ms[3] / ms[2]:.1f} × in {half}")
 
 # %% [markdown]
-# *Gain* is the speed-up from 16 bits. A layer that gains more than counted was further above its bound in `float32`.
+# *Gain* is the speed-up from 16 bits. A layer that gains more than counted is further above its bound in `float32`; one that gains less, in 16 bits. (Below 1 × the count: the measured limits are not the device's.)
 #
 # ## Compare all precisions
 #
@@ -459,7 +459,7 @@ session.expect({f"h100.{name}.ips": yours.get(name) for name in ("float16", "bfl
 #
 # The next cell traces both passes in both precisions in turns, channels last (*pointwise*: ReLU and addition). The count now includes all layers and the backward pass, in which a convolution does twice the work.
 #
-# **Your turn:** count how often the other layers read and write. Then **predict** which kind gains most.
+# **Your turn:** count how often the other layers read and write. Then **predict** the gain of each kind.
 
 
 # %%
@@ -476,7 +476,7 @@ def accesses(layer):
 accesses = nb06.check("accesses", accesses)
 
 # %%
-guess = None  # "convolution", "normalisation" or "pointwise"
+guess = {"convolution": None, "normalisation": None, "pointwise": None}  # such as 1.5
 
 
 def traced(name):
@@ -507,13 +507,13 @@ for kind, layers in {**kinds, "both passes": [*counted[half]]}.items():
     low = [sum(counted[name][layer] for layer in layers) for name in traces]
     ms = [[turn[kind] for turn in its_turns] for its_turns in traces.values()]
     gain = low[0] / low[1], str(workshop.ratio(np.divide(*ms)))
-    rows.append([kind, low[0], min(ms[0]), low[1], min(ms[1]), *gain])
+    rows.append([kind, low[0], min(ms[0]), low[1], min(ms[1]), guess.get(kind) or "–", *gain])
 columns = ["", f"{before} (ms): counted", "fastest turn", f"{half} (ms): counted", "fastest turn"]
-columns += ["gain: counted", "measured, per turn"]
-workshop.table(rows, columns, f"Batch {timed}, {pixels} px; {predicted(guess)}")
+columns += ["gain: yours", "counted", "measured, per turn"]
+workshop.table(rows, columns, f"Batch {timed}, {pixels} px")
 
 # %% [markdown]
-# The count assumes that every pass goes to memory, at the bandwidth of a copy. If a kind takes much longer than counted in 16 bits, it does not reach this limit. If it takes *less*, the assumption is wrong: on a CPU, its arrays stay in the cache, so less traffic gains little; on a GPU, kernels that mostly read can be faster than a copy.
+# The count assumes arithmetic as fast as a large matrix product, and memory as fast as a copy. Compare it with the fastest turns; a slow turn only widens the range. A kind that takes much longer than counted reaches neither limit. If it takes *less*, its traffic is overestimated: on a CPU, its arrays stay in the cache, so less traffic gains little; on a GPU, kernels that mostly read can be faster than a copy.
 #
 # Compare with a recorded H100. Then your count is applied to the V100: **predict** its gains from 8 times the arithmetic alone, and from half the traffic alone.
 
@@ -557,7 +557,7 @@ print(f"Limits of the V100: {session.results['v100.fp16'].provenance}; {predicte
 # %% [markdown]
 # On the H100, more than half of the step does almost no arithmetic, and takes about as long as counted.
 #
-# So where does the V100's 3.6 come from? Only both together explain it: once arithmetic is fast, traffic is the limit. The published FP16 run also has a larger batch, channels last and fused layers, which the count leaves out.
+# So where does the V100's 3.6 come from? Faster arithmetic alone gives 2.1, half the traffic alone 1.2, both together 3.75: once arithmetic is fast, traffic is the limit. (That this is so close to 3.6 is partly luck: real layers do not reach data-sheet limits, and the published FP16 run fuses layers.)
 #
 # ### Move fewer bytes
 #
@@ -614,17 +614,19 @@ workshop.table(rows, columns, f"The end of a block, {session.tail} images")
 del pair, pairs
 
 # %% [markdown]
-# If the measured times are close to the counted ones, traffic is the limit. If they are several times longer, instructions are, and fusing gains little. On a CPU, [PyTorch's batch norm](https://github.com/pytorch/pytorch/blob/02793981e2a23214e0a159b7eef8685ea5738310/aten/src/ATen/native/cpu/batch_norm_kernel.cpp) adds NCHW numbers one at a time in `float32`, but as vectors in 16 bits, which can therefore gain more than 2. For the whole network, `torch.compile` gained about 1.2 (4,833 and 5,810 images/s, on two H100s, two days apart).
+# The closer a measured time is to the counted one, the more traffic is the limit. At several times the count, something else is, and fusing gains little. On a CPU, [PyTorch's batch norm](https://github.com/pytorch/pytorch/blob/02793981e2a23214e0a159b7eef8685ea5738310/aten/src/ATen/native/cpu/batch_norm_kernel.cpp) adds NCHW numbers one at a time in `float32`, but as vectors in 16 bits, which can therefore gain more than 2. For the whole network, `torch.compile` gained about 1.2 (4,833 and 5,810 images/s, on two H100s, two days apart).
 #
 # ## Your turn: one more rung
 #
-# Before you open the solution, add mixed precision to `runs/train.py`: `float16` with a `GradScaler` on a GPU; on a CPU, `bfloat16` with `GradScaler(enabled=False)`. DDP's `backward()` averages the gradients. Horovod must exchange them *before* `scaler.step` tests them, so that all ranks skip a step or none does: `optimizer.synchronize()` comes first, and `scaler.step(optimizer)` stays inside `skip_synchronize()`. Then run the next cell again: it tests the exchange on the CPU, where the scaler is off. The race below also lists missing lines.
+# Before you open the solution (folded below), add mixed precision to `runs/train.py`: `float16` with a `GradScaler` on a GPU; on a CPU, `bfloat16` with `GradScaler(enabled=False)`. DDP's `backward()` averages the gradients. Horovod must exchange them *before* `scaler.step` tests them, so that all ranks skip a step or none does: `optimizer.synchronize()` comes first, and `scaler.step(optimizer)` stays inside `skip_synchronize()`. Then run the next cell: it tests the exchange on the CPU, where the scaler is off. The race below also lists missing lines.
 
 # %%
 workshop.ladder.changes("4_amp")
 own = session.runs / "train.py"
-if not dali or "autocast" not in own.read_text():
-    print("Your script is not tried: this needs DALI, and autocast in your runs/train.py.")
+if not dali:
+    print("Your script is not tried: this needs DALI.")
+elif "autocast" not in own.read_text():
+    print("Add autocast to your runs/train.py, and run this cell again.")
 else:
     small = ["--image-size", 32, "--batch-size", 16, "--steps", 3, "--warm-up", 0]  # all classes
     print(workshop.try_script(
@@ -658,7 +660,7 @@ else:
 workshop.ladder.figure("4_amp")
 
 # %% [markdown]
-# If the two ranges overlap, nothing refutes the formula. If not, compare the times in the last line with that factor, which was measured alone, without DALI (on a GPU: with a larger batch). The square is a recorded H100, from 1,735 to 2,530 images/s: less than the 4,833 above because of NCHW, a batch of 128, JPEG files, and waiting between the parts of a step.
+# If the two ranges overlap, nothing refutes the formula. If not, compare the times in the last line with the formula's factor, which was measured without DALI (on a GPU: with a larger batch). The square is a recorded H100, from 1,735 to 2,530 images/s: at a batch of 128, from JPEG files. The 4,833 above are from a different session: no input, channels last, batch 256.
 #
 # ## The same accuracy?
 #
@@ -685,8 +687,8 @@ print(f"{errors:.1f} standard errors; {predicted(guess)}")
 # - Exponent bits set the range, mantissa bits the precision: `float16` lacks range, `bfloat16` precision.
 # - A loss scale moves gradients into `float16`'s range. A fixed scale can fail silently.
 # - Many updates are too small for 16 bits, so the weights stay in `float32`.
-# - Arithmetic-bound layers can gain most; by the count, memory-bound ones gain a factor of 2. Fusing saves traffic, too.
+# - By the count, arithmetic-bound layers gain as much as the peak (8 on a V100), memory-bound ones a factor of 2. Fusing saves traffic, too.
 #
-# **Try it:** in `train_scaled`, round the weights to `bfloat16` after each step, and predict the loss of the last run.
+# **Try it:** in `train_scaled`, round the weights to `bfloat16` after each step, and predict the loss of `not rounded`.
 #
 # The next notebook uses a trained network: how long does one prediction take?
