@@ -3,7 +3,7 @@
 #
 # After this notebook, you can turn a single-GPU script into a multi-GPU one in five changes, recognise what goes wrong without each, write an all-reduce, and estimate what the exchange of gradients costs.
 #
-# **Time:** 90 minutes · **Needs:** notebook 02 · **On a CPU:** about 3 minutes to run · **With one GPU:** most of it runs on the CPU
+# **Time:** 90 minutes · **Needs:** notebook 02 · **On a CPU:** about 4 minutes to run · **With one GPU:** most of it runs on the CPU
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
