@@ -120,7 +120,7 @@ def take(arrivals: Any, done: int, now: float, limit: int) -> int:
 
 WAITING = (  # arrivals, done, now and limit: some are late, too many wait, the last just came
     (np.array([0.0, 1, 2, 3, 50, 60]), 1, 2.5, 16), (np.arange(8.0), 2, 6.5, 3),
-    (np.array([0.0, 5]), 1, 5.0, 16),
+    (np.array([0.0, 5]), 1, 5.0, 16), (np.array([0.0, 1, 9]), 0, 2.0, 16),
 )  # fmt: skip
 TAKE_MISTAKES: tuple[Mistake, ...] = (
     (lambda at, done, now, limit: sum(at <= now) - done, "The batch is larger than `limit`.",
