@@ -50,7 +50,7 @@ random.seed(seed)
 #
 # The talk behind this course, *AV Datasets & Multi-GPU Training* (2018), ends its first recipe with a warning: *"Your new bottleneck is likely the data pipeline now!"* Eight GPUs consume about seven times as many images per second as one, from the same CPU and disk. In the recipe, a Python loop prepares the images; the next cell times one.
 #
-# **Predict:** how many such loops have to run in parallel to keep one V100 busy (1,443 images/s)? (It is the *Total IPS* of [NVIDIA's ResNet-50 v1.5 for MXNet, container 18.12](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5).)
+# **Predict:** how many such loops have to run in parallel to keep one V100 busy (1,443 images/s)? (This number is the *Total IPS* of [NVIDIA's ResNet-50 v1.5 for MXNet, container 18.12](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5).)
 
 # %%
 paths = sorted((session.data_root / "train").rglob("*.jpg"))
@@ -125,7 +125,7 @@ for name, seconds in zip(parts, each, strict=True):
 print(f"You predicted {guess or '?'}% for the first line")
 
 # %% [markdown]
-# If your files are cached in memory, reading them is nearly free. (Timed apart, the parts need not add up to the whole.)
+# If your files are cached in memory, reading them is nearly free. (The parts are timed separately, so they need not add up to the whole.)
 #
 # Two remedies: if files are *not* cached, **store** the images so that a few large reads suffice (TFRecord); in any case, **decode** on all cores while the device computes (worker processes, tf.data).
 #
@@ -217,9 +217,9 @@ if TF:
         print("TensorFlow:", type(error).__name__)
 
 # %% [markdown]
-# Without the checksum, a reader would ask for a terabyte. A checksum catches any single flipped bit, but no misunderstanding: in the talk's schema, labels start at 0. A program that expects 1 is off by one, often without an error.
+# Without the checksum, a reader would ask for a terabyte. A checksum catches any single flipped bit, but not a misunderstanding: in the talk's schema, labels start at 0. A program that expects 1 is off by one, often without an error.
 #
-# What do you gain from shards if opening a file is slow? The next cell computes it, with assumed values. **Predict:** on a hard disk, how many times faster is it to read from a shard? Which disk feeds an H100 (4,875 images/s) from files?
+# What do you gain from shards if opening a file is slow? The next cell computes it for one reader, with assumed values. **Predict:** on a hard disk, how many times faster is it to read from a shard? Which disk feeds an H100 (4,875 images/s) from files?
 
 # %%
 guess = None  # for the hard disk
@@ -228,13 +228,13 @@ size = np.mean([path.stat().st_size for path in paths])
 for name, (open_s, speed) in disks.items():
     file_s, shard_s = (open_s / n + size / speed for n in (1, len(paths) / len(shards)))
     print(f"{name:9} {1 / file_s:6,.0f} images/s from files, {1 / shard_s:6,.0f}", end=" ")
-    print(f"from a shard: {file_s / shard_s:.1f}")
+    print(f"from a shard: {file_s / shard_s:.1f} times as fast")
 print(f"You predicted {guess or '?'}")
 
 # %% [markdown]
 # ## Worker processes in PyTorch
 #
-# For data that is read from front to back, PyTorch has the `IterableDataset`: several worker processes each read some of the shards with your `read` and decode with Pillow. A sampler splits a `Dataset` with `__getitem__` among ranks. Nothing does this for an `IterableDataset`: each worker on each rank (notebook 03) reads everything unless it picks its own shards.
+# For data that is read from front to back, PyTorch has `IterableDataset`. Here, several worker processes each read some of the shards with your `read` and decode with Pillow. A sampler splits a `Dataset` with `__getitem__` among ranks. Nothing does this for an `IterableDataset`: each worker on each rank (notebook 03) reads everything unless it picks its own shards.
 #
 # **Your turn.** Every shard needs exactly one reader among all workers of all ranks, and the ranks need equal shares, as they take the same number of steps.
 
@@ -356,7 +356,7 @@ if TF:
     measure("tf.data", guess)
 
 # %% [markdown]
-# Pillow works in C, too, so tf.data saves little by avoiding Python. **Parallel map** decodes up to *n* images at a time on *n* cores. The wait for the device remains, except that the map makes up to *n* images meanwhile. The cell prints this bound.
+# If there is no clear difference: Pillow works in C, too, so avoiding Python saves little. **Parallel map** decodes up to *n* images at a time on *n* cores. The wait for the device remains, except that the map makes up to *n* images meanwhile. The cell prints this bound.
 #
 # **Your turn.** Write this stage and the next, in one line each.
 
@@ -396,8 +396,10 @@ if TF:
     guess = None  # your number
     measure("+ prefetch", guess, before="+ parallel map")
     old = 1 / np.median(timed["+ parallel map"])
-    both = old / max(wait, old - wait)
-    print(f"Expected: {both:.2f}, as the device took {wait / old:.0%} of the time")
+    # with nothing made during the wait, and with all that a parallel map can make
+    rests = old - wait, min(old, (old - wait) / late) if late else old
+    most, least = (old / max(wait, rest) for rest in rests)
+    print(f"Expected: {least:.2f} to {most:.2f}; the device took {wait / old:.0%} of the time")
 
 # %% [markdown]
 # ### Is it right?
@@ -428,9 +430,9 @@ if TF:
 # - **No shard** is what the talk's recipe 2 does: every rank reads the whole file.
 # - **Shuffle, shard**: each rank shuffles with a different seed, so the eighths overlap, and about a third of the images are never read ((7/8)⁸ = 34%).
 # - **Shuffle with one seed, shard** is right but wasteful: each rank reads all records and drops seven of every eight.
-# - **Shard, shuffle** is right and cheap. Shard the *file names*, before anything is read. If shards differ in size, `.take(steps)` gives all ranks the same number of steps. Each rank sees the same eighth in every epoch, unless you reshuffle the files with a common seed.
+# - **Shard, shuffle** is right and cheap. Shard the *file names*, before anything is read. If shards differ in size, `.take(steps)` gives all ranks the number of steps of the smallest. Each rank sees the same eighth in every epoch, unless you reshuffle the files with a common seed.
 #
-# **Your turn.** Put the stages together, for one rank of many: which order do `batch`, `interleave`, `map`, `prefetch`, `shard` and `shuffle` need? (`interleave` reads several shards at a time, which hides the latency of a network; `shuffle` should hold JPEGs of 100 KB, not crops of 150 KB.) `decode_crop` above returns an image and its label. `tf.data.AUTOTUNE` lets tf.data choose a buffer size or `num_parallel_calls`.
+# **Your turn.** Put the stages together, for one rank of many: which order do `batch`, `interleave`, `map`, `prefetch`, `shard` and `shuffle` need? (`interleave` reads several shards at a time, which hides network latency; `shuffle` should hold JPEGs of 100 KB, not crops of 150 KB.) `decode_crop` above returns an image and its label. `tf.data.AUTOTUNE` lets tf.data choose a buffer size or `num_parallel_calls`.
 #
 # The next cell checks your function on small shards; then it and `+ prefetch` take turns. **Predict:** do `interleave` and AUTOTUNE change the speed?
 
@@ -444,13 +446,13 @@ def pipeline(shards, rank, size, batch, seed):
 # %%
 if TF:
     pipeline = nb04.check_pipeline(pipeline, decode_crop)
-    stages["pipeline"] = pipeline(shards, 0, 1, batch_size, seed).repeat()
+    stages["pipeline"] = pipeline(shards * 99, 0, 1, batch_size, seed)  # one long pass
     ahead.add("pipeline")
     guess = None  # your number
     measure("pipeline", guess, before="+ prefetch")
 
 # %% [markdown]
-# The inputs, with the share of time in which they keep the device busy. Those with a dark bar work while it computes. Bars show each input's last turns, so compare inputs by the ratios above. The further left of the dashed line a bar ends, the longer **the device waits for its input**; within a few percent of it, the input keeps up.
+# The figure shows each input and the share of time in which it keeps the device busy. Those with a dark bar work while it computes. Bars show each input's last turns, so compare inputs by the ratios above. The further left of the dashed line a bar ends, the longer **the device waits for its input**; within a few percent of it, the input keeps up.
 
 # %%
 speed = {name: float(np.median(values)) for name, values in timed.items()}
@@ -461,10 +463,9 @@ for name, bar in zip(timed, ax.patches, strict=True):
     bar.set_alpha(1 if name in ahead else 0.4)
 ax.axvline(device, color="black", ls="--")
 ax.text(device, -0.6, "the device alone ", ha="right")
-best = max(speed, key=speed.get)
-busy = speed[best] / device
+busy = max(speed.values()) / device
 session.note("busy", 100 * busy, "%", "time in which the device is busy, at best")
-title = f"The device is busy {busy:.0%} of the time, at best ({best})"
+title = f"The device is busy {min(speed.values()) / device:.0%} to {busy:.0%} of the time"
 ax.set(title=title, xlabel="images/s, 224 px: median, and a dot per turn")
 found = ", ".join(f"{name} {value:.0f}" for name, value in speed.items())
 workshop.figure(fig, alt=f"Images/s with a device of {device:,.1f}: {found}.")
@@ -495,7 +496,7 @@ if TF:
 session.expect({f"input.h100.{way}": None for way in ("synthetic", "dali", "tfrecord")})
 
 # %% [markdown]
-# Busy cores can slow each other down, and workers also copy batches. These are cores for one GPU, and training needs some, too; eight GPUs in a server share some 100 to 200. DALI (notebook 05) decodes on the GPU instead: that frees the cores and costs the recorded H100 a tenth of its speed (4,424 of 4,875).
+# Busy cores can slow each other down, and workers also copy batches. These are cores for one GPU, and training needs some, too; eight GPUs in a server share some 100 to 200. DALI (notebook 05) decodes on the GPU instead: that frees most of the cores and costs the recorded H100 a tenth of its speed (4,424 of 4,875).
 #
 # ## How good is a shuffle buffer?
 #
@@ -556,11 +557,11 @@ if TF:
     print(f"Your pipeline, at 224 px, would deliver {np.median(turns[:, -1]):.0f}.")
 
 # %% [markdown]
-# A slow device hides a slow input: tune the input for the device that will train.
+# A slow device hides a slow input: tune the input for the device you will train on. Decode on all cores and prefetch: a step then takes as long as the slower of input and device.
 #
 # ## Key takeaways
 #
 # - TFRecord replaces many small files with a few large ones. Its checksums detect damaged records, but not misread features. For PyTorch, shards can also be tar files ([WebDataset](https://github.com/webdataset/webdataset)) or MDS ([MosaicML Streaming](https://github.com/mosaicml/streaming)).
 # - Give every shard to one worker of one rank, before anything shuffles. Shuffle across the classes when you write the shards.
 #
-# **Try it:** predict which stages keep a V100 in FP32 (same table: 400.2 images/s) busy, then call `rate(name, batch_size / 400.2)` in a new cell. Or set `antialias=False` in `decode_crop`, and run the cells from there on again: does the ranking of tf.data and PyTorch's workers change?
+# **Try it:** predict which stages keep a V100 in FP32 (same table: 400.2 images/s) busy, then call `rate(name, batch_size / 400.2)` in a new cell. Or set `antialias=False` in `decode_crop`, and rerun the cells from there on: does the ranking of tf.data and PyTorch's workers change?

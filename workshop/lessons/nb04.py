@@ -136,7 +136,7 @@ def judge_stage(yours: Function, batch: int, cores: int = 2) -> str:
          "The images are not those of the records, in order.", "Use `map` and `batch` only."),
         (not read or len(read[0]) != min(batch, len(whole)), f"The batches have"
          f" {len(read[0]) if read else 0} images.", "Use .batch(batch_size), after `map`."),
-        ({0, min(cores, 2) - 1} & {*calls_of(made, "Map")}, "`map` makes one crop at a time.",
+        (not {*calls_of(made, "Map")} <= {cores, -1}, "`map` does not make `cores` crops at once.",
          "Pass num_parallel_calls=cores."),
         (ahead and "Prefetch" not in last, "It prepares no batches ahead.",
          "Call `prefetch` of what parallel_map returns."),
