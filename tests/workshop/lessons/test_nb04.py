@@ -241,10 +241,10 @@ def test_stage_that_is_right_passes(capsys):
 @pytest.mark.parametrize(
     ("name", "body", "said"),
     [
-        ("parallel_map", MAPPED.replace(", num_parallel_calls=2", ""), "one crop at a time"),
-        ("parallel_map", MAPPED.replace("=2", "=1"), "one crop at a time"),
+        ("parallel_map", MAPPED.replace(", num_parallel_calls=2", ""), "`cores` crops at once"),
+        ("parallel_map", MAPPED.replace("=2", "=1"), "`cores` crops at once"),
         ("parallel_map", MAPPED.replace("num_parallel_calls=2", "deterministic=False"),
-         "one crop at a time"),
+         "`cores` crops at once"),
         ("parallel_map", MAPPED.replace("records", "records.prefetch(2)"), "It prefetches, too"),
         ("prefetch", MAPPED.replace("records", "records.prefetch(2)"), "no batches ahead"),
         ("parallel_map", MAPPED.replace(".batch(16)", ""), "batches have 1 images"),
