@@ -196,7 +196,7 @@ seconds = 3600 * training_hours(len(train), len(speeds), rate)
 print(f"At this rate it takes {seconds:.0f} s; with each epoch's first step, {total:.0f} s.")
 
 # %% [markdown]
-# FP16, with a larger batch, cuts the published run from 82.0 to 22.9 hours: 3.6 times as fast. The H100's images were synthetic; with real ones and batch 128, the course's script reached 4,107 per second. Eight V100s train 10,263.2 images/s (published), 7.1 times as many as one: they exchange gradients, and share the storage, which must deliver 1.2 GB/s.
+# The published runs took 82.0 and 22.9 hours, 2 to 3% more than by the formula: FP16, with a larger batch, is 3.6 times as fast. The H100's images were synthetic; with real ones and batch 128, the course's script reached 4,107 per second. Eight V100s train 10,263.2 images/s (published), 7.1 times as many as one: they exchange gradients, and share the storage, which must deliver 1.2 GB/s.
 #
 # **Try it:** how many V100s would finish in one hour in FP16, if each adds its full speed? And if each adds an eighth of the speed of eight?
 #

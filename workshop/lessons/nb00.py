@@ -41,6 +41,15 @@ def megabytes_per_second(rate: float, kilobytes: float) -> float:
     return rate * kilobytes / 1000
 
 
+READING_MISTAKES: tuple[Mistake, ...] = (
+    (lambda rate, kilobytes: rate * kilobytes, "These are KB/s.", "Divide by 1,000."),
+    (lambda rate, kilobytes: rate * kilobytes / 1024,
+     "Its MB have 1,024 KB.", "Here, 1 MB is 1,000 KB."),
+    (lambda rate, kilobytes: 8 * rate * kilobytes / 1000,
+     "These are megabits.", "Return bytes: leave out the 8."),
+)  # fmt: skip
+
+
 def check_hours(yours: Function) -> Function:
     """Return a learner's `training_hours` if it is right, else the finished one."""
     return choose_by_cases("training_hours", yours, training_hours, RUNS, HOURS_MISTAKES, show=True)
@@ -48,4 +57,6 @@ def check_hours(yours: Function) -> Function:
 
 def check_reading(yours: Function) -> Function:
     """Return a learner's `megabytes_per_second` if it is right, else the finished one."""
-    return choose_by_cases("megabytes_per_second", yours, megabytes_per_second, READS, show=True)
+    return choose_by_cases(
+        "megabytes_per_second", yours, megabytes_per_second, READS, READING_MISTAKES, show=True
+    )
