@@ -230,6 +230,7 @@ show("3. unequal batches", (batch / half_s) / (fewer / small_s), full_s / half_s
 # %%
 from torch.utils.data import DataLoader, TensorDataset
 
+guess = None  # the fastest batch
 data = TensorDataset(torch.randn(big, 3, session.size, session.size), torch.randint(12, (big,)))
 for size in (big // 2, big, 100_000):
     loader = DataLoader(data, size, drop_last=True)
@@ -240,6 +241,7 @@ for size in (big // 2, big, 100_000):
         wait()
     rate = len(data) / (time.perf_counter() - begin)
     print(f"batch {size:,}: {rate:,.0f} img/s, training steps: {len(loader)}")
+print(f"you predicted {guess}")
 torch.cuda.empty_cache()  # the processes below need the memory
 
 # %% [markdown]
@@ -520,12 +522,14 @@ print("Clear causes, in both measurements:", ", ".join(both) or "none")
 # Which models do you expect to be closest, and how large are their errors?
 
 # %%
+closest = None  # your model
 models = "perfect", "wires only", "Amdahl", "stragglers", "communication"
 rows = nb08.held_out(*models)
 errors = np.abs([row[3:] for row in rows]).mean(axis=0)
 rows = [[*row[:2], *(f"{error:+.1f}" for error in row[3:])] for row in rows]
 rows.append(["mean absolute error", None, *(f"{error:.1f}" for error in errors)])
 workshop.table(rows, ["published", "GPUs", *models], "Error of the predicted speed, %")
+print(f"you expected {closest}")
 
 # %% [markdown]
 # Bandwidth and latency alone explain almost none of the V100s' loss. On the A100s, *perfect* misses the mixed-precision rows by 1.5 and 2.3%, *stragglers* by 5.1 and 6.7%. Over all eight rows, the last two models err by 3 to 4% on average, but assume different causes, neither of them plausible: the same links would reach 6 to 7% of their bandwidth in mixed precision but 20 to 33% in FP32, and the same GPUs' steps vary by 7 to 17% and by 3 to 4%, respectively. A model can predict a speed without explaining it. Only controls and a trace show *why* a step takes longer, such as the 18 ms of notebook 03.
