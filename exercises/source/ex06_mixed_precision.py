@@ -115,7 +115,7 @@ if not engine.unanswered(casts):
         net.zero_grad()
         print(f"{work.__name__:14} {casts(work)} conversions")
         gradients.append(torch.cat([weight.grad.ravel() for weight in net.parameters()]))
-    print(f"you predicted {guess or '?'} fewer;", end=" ")
+    print(f"you predicted {'?' if guess is None else guess} fewer;", end=" ")
     print(f"the gradients differ by at most {(gradients[0] - gradients[1]).abs().max():.1g}")
 
 # %% [markdown]

@@ -76,7 +76,7 @@ if not engine.unanswered(percentile):
             takes.append(time.perf_counter() - begin)
     p50, p99 = (1000 * percentile(takes[10:], p) for p in (50, 99))  # the first ones warm up
     print(f"p50 {p50:.1f} ms, p99 {p99:.1f} ms: {p99 / p50:.2f} times as long;", end=" ")
-    print(f"you predicted {guess or '?'}")
+    print(f"you predicted {'?' if guess is None else guess}")
 
 # %% [markdown]
 # ## ex07.temperature · How sure is sure?

@@ -90,7 +90,7 @@ files, probabilities = found["names"], found["probabilities"]
 truth = np.array([Path(file).parent.name for file in files])
 answers, sure = found["classes"][probabilities.argmax(1)], probabilities.max(1)
 wrong = np.flatnonzero(answers != truth)
-print(f"You expected {guess or '?'}%.")
+print(f"You expected {'?' if guess is None else guess}%.")
 top1 = 100 * (1 - len(wrong) / len(files))
 session.note("first_top1", top1, "%", "accuracy of your first run")
 (((sign, answer), often),) = Counter(zip(truth[wrong], answers[wrong], strict=True)).most_common(1)

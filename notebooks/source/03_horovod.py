@@ -94,7 +94,7 @@ def follow(n):
 
 guess = None  # your number
 shown = display(Pretty(follow(4)), display_id=True)
-print(f"You predicted {guess or '?'} steps.")
+print(f"You predicted {'?' if guess is None else guess} steps.")
 slider = IntSlider(4, 2, 6, description="ranks")
 slider.observe(lambda change: shown.update(Pretty(follow(change.new))), "value")
 slider
@@ -425,7 +425,7 @@ workshop.log_ticks(axes.yaxis)
 axes.set(xlabel="bytes of a message (log scale)", ylabel="ms (log scale), shortest")
 longer = seconds[-1] / seconds[0]
 axes.set_title(f"{swept_bytes[-1] / swept_bytes[0]:,.0f} × the bytes take {longer:.0f} × as long")
-print(f"You predicted {guess or '?'} × as long.")
+print(f"You predicted {'?' if guess is None else guess} × as long.")
 said = ", ".join(f"{way} {1e3 * t[0]:.2g} to {1e3 * t[-1]:.3g} ms" for way, (_, t) in swept.items())
 workshop.figure(fig, alt=f"Time of an all-reduce by size: {said}.")
 
@@ -469,7 +469,7 @@ rows = {
 }
 for what, seconds in rows.items():
     print(f"{1e3 * seconds:7.1f} ms  {what}")
-print(f"You predicted {guess or '?'} ms.")
+print(f"You predicted {'?' if guess is None else guess} ms.")
 session.note("exposed_ms", 1e3 * messages, "ms", "exposed exchange of a pass, without waiting")
 
 # %% [markdown]

@@ -87,7 +87,7 @@ gpus = {f"{n} V100, published": f"published.v100.{n}gpu.fp16.ips" for n in (1, 8
 for gpu, key in (gpus | {"1 H100, recorded": "input.h100.synthetic"}).items():
     needed = session.results[key].value
     print(f"{gpu}: {needed:8,.1f} images/s in FP16 need {needed * loop_s:5.1f} loops")
-print(f"You predicted {loops or '?'} for one V100")
+print(f"You predicted {'?' if loops is None else loops} for one V100")
 
 # %% [markdown]
 # ## Many small files
@@ -122,7 +122,7 @@ for turn in spent:
 each = np.median(spent, axis=0)
 for name, seconds in zip(parts, each, strict=True):
     print(f"{name:17} {1e6 * seconds / len(some):6,.0f} µs, {seconds / each[-1]:.1%}")
-print(f"You predicted {guess or '?'}% for the first line")
+print(f"You predicted {'?' if guess is None else guess}% for the first line")
 
 # %% [markdown]
 # If your files are cached in memory, reading them is nearly free. (The parts are timed separately, so they need not add up to the whole.)
@@ -229,7 +229,7 @@ for name, (open_s, speed) in disks.items():
     file_s, shard_s = (open_s / n + size / speed for n in (1, len(paths) / len(shards)))
     print(f"{name:9} {1 / file_s:6,.0f} images/s from files, {1 / shard_s:6,.0f}", end=" ")
     print(f"from a shard: {file_s / shard_s:.1f} times as fast")
-print(f"You predicted {guess or '?'}")
+print(f"You predicted {'?' if guess is None else guess}")
 
 # %% [markdown]
 # ## Worker processes in PyTorch
@@ -307,7 +307,7 @@ def measure(name, guess, before="Python loop"):
     old, new = np.median(turns, axis=0)
     gain = workshop.ratio(turns[:, 1] / turns[:, 0])
     print(f"{before} {old:.0f}, {name} {new:.0f} images/s; turn by turn {gain};", end=" ")
-    print(f"you predicted {guess or '?'}")
+    print(f"you predicted {'?' if guess is None else guess}")
 
 
 rate("PyTorch workers")  # the first batches take longer
@@ -483,7 +483,7 @@ turns = np.array([[rate(name, compute_s=0) for name in names] for _ in range(rou
 for name, all_cores in zip(names, np.median(turns, axis=0), strict=True):
     print(f"{name}: {all_cores / cores:,.0f} images/s per core;", end=" ")
     print(f"one H100 (recorded) needs {cores * h100 / all_cores:.1f} cores")
-print(f"You predicted {guess or '?'}; {h100 * loop_s:.1f} loops")
+print(f"You predicted {'?' if guess is None else guess}; {h100 * loop_s:.1f} loops")
 if TF:
     over = workshop.ratio(turns[:, -1] / turns[:, 0])
     print(f"pipeline over PyTorch workers: {over}")
@@ -553,7 +553,9 @@ if TF:
 if TF:
     guess = None  # your number, from before the run
     trained = json.loads(Path("tensorflow.json").read_text())["metrics"]["train.total_ips"][0]
-    print(f"After the first step: {trained:.0f} images/s; you predicted {guess or '?'}.")
+    print(
+        f"After the first step: {trained:.0f} images/s; you predicted {'?' if guess is None else guess}."
+    )
     print(f"Your pipeline, at 224 px, would deliver {np.median(turns[:, -1]):.0f}.")
 
 # %% [markdown]
