@@ -136,7 +136,7 @@ if not engine.unanswered(efficiency):
             for fast in (1, 10)
         ]
         print(f"{cap:9}{both[0]:14.1%}{both[1]:18.1%}")
-    print(f"you predicted {guess or '?'};", end=" ")
+    print(f"you predicted {'?' if guess is None else guess};", end=" ")
     print(f"DDP's buckets of about 25 MB, this pass: {found.alone / found.together:.0%} measured")
 
 # %% [markdown]

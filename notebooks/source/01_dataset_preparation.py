@@ -390,7 +390,7 @@ session.note("one_core", float(one), "img/s", "read and decoded on one core, wit
 # Some of a million files are not what their names suggest. ImageNet's training set has 22 CMYK images and a PNG named `.JPEG`. Interrupted copies leave truncated and empty files, cloning without git LFS leaves pointer files, and disks and transfers sometimes flip a bit. **Predict:** which of the six files below does Pillow refuse? And if you flip one random bit in each copy of an image, what share of the copies still decodes?
 
 # %%
-guess = set()  # names of the files that Pillow refuses, such as "cmyk.jpg"
+guess = None  # the files that Pillow refuses, such as {"cmyk.jpg"}
 original = train[0].read_bytes()
 image = Image.open(train[0]).convert("RGB")
 odd = Path("odd/any")
@@ -412,7 +412,7 @@ for file in sorted(odd.iterdir()):
     except OSError as error:
         refused.add(file.name)
         print(f"{file.name:12} refused: {error}")
-if guess:
+if guess is not None:
     print("You were wrong about:", ", ".join(sorted(guess ^ refused)) or "none")
 
 # %%

@@ -166,7 +166,7 @@ workshop.try_script(
 
 # %%
 guess = None  # your number
-if guess:
+if guess is not None:
     workshop.ladder.predict("2", guess)
 workers = max(1, min(8, session.machine.cores // ranks))  # that load images, per rank
 steps = math.ceil(session.steps / workers) * workers  # they deliver in bursts: time whole ones

@@ -329,7 +329,7 @@ ladder.changes("6_compiled")
 
 # %%
 guess = None  # your number
-if guess:
+if guess is not None:
     ladder.predict("5_tuned", guess)
 rung_ranks = max(1, min(ranks, gpus))
 rung_batch, warm_up = (2, 1) if emulated else (session.rung_batch, 3)
