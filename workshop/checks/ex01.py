@@ -85,18 +85,21 @@ FRAME_MISTAKES: tuple[compare.Mistake, ...] = (
 
 RECORDS, TURNS, RIGHT = 200, 5, 3.9
 NEXT, JUMP, COLD = 0.001, 0.004, 0.01  # seconds for the next record, another, the first time
-SLOW = {2 * RECORDS + 20: 5.0, 9 * RECORDS + 20: 5.0}  # readings in order, at random: more seconds
+SLOW = {20: 5.0, 9 * RECORDS + 20: 5.0}  # readings in order, at random: more seconds
 Slowdown = Callable[[Callable[[int], Any], int, Callable[[], float]], float]
 
 
 class Disk(compare.Clock):
-    """A simulated disk with its own clock, and what was read from it."""
+    """A simulated disk with its own clock, and what was read from it.
 
-    def __init__(self) -> None:
-        self.reads = [-1]
+    Each turn after `warm_up` passes over the records is slower than the one before.
+    """
+
+    def __init__(self, warm_up: int = 0) -> None:
+        self.reads, self.warm_up = [-1], warm_up * RECORDS
 
     def __repr__(self) -> str:
-        return "a disk with two readings that take 5 seconds"
+        return "a disk that gets slower from turn to turn, with two readings that take 5 seconds"
 
     def read(self, i: int) -> bytes:
         """Return the record, and let the clock advance."""
@@ -104,8 +107,9 @@ class Disk(compare.Clock):
         if not 0 <= number < RECORDS:
             wrong(f"you read record {number}, and there are records 0 to {RECORDS - 1}.",
                   "Read range(records).")  # fmt: skip
-        self.now += NEXT if number == self.reads[-1] + 1 else JUMP
-        self.now += COLD * (number not in self.reads) + SLOW.get(len(self.reads), 0.0)
+        done = max(len(self.reads) - 1 - self.warm_up, 0)
+        self.now += (NEXT if number == self.reads[-1] + 1 else JUMP) * (1 + done // (2 * RECORDS))
+        self.now += COLD * (number not in self.reads) + SLOW.get(done, 0.0)
         self.reads.append(number)
         return bytes(8)
 
@@ -116,26 +120,30 @@ def order(answer: Slowdown) -> str:
     @functools.wraps(answer)
     def measured(disk: Disk) -> Any:
         found = compare.call(answer, disk.read, RECORDS, disk.clock)
-        _in_turns(disk.reads[1:])
         disk.need_readings()
         return found
 
     why = (
-        "Divide the seconds at random by the seconds in order of each turn, and take the median: a"
-        " mean and a sum contain the slow readings."
+        "Divide the seconds at random by the seconds in order of each turn, and take the median of"
+        " these ratios: a mean and a sum contain the slow readings, and two medians may come from"
+        " different turns."
     )
+    first = Disk()
+    compare.call(answer, first.read, RECORDS, first.clock)
+    warm_up = _in_turns(first.reads[1:])
     inverse = (lambda disk: 1 / RIGHT, "this is the time in order divided by the time at random.",
                "Divide the other way round.")  # fmt: skip
+    disks = [(Disk(warm_up),)]
     compare.examine(
-        measured, [(Disk(),)], lambda disk: RIGHT, [inverse], why=lambda disk: why, rel_tol=0.03
+        measured, disks, lambda disk: RIGHT, [inverse], why=lambda disk: why, rel_tol=0.03
     )
     return "a simulated disk with two slow readings."
 
 
-def _in_turns(reads: list[int]) -> None:
-    """Raise Wrong unless the readings are turns: all records in order, and at random.
+def _in_turns(reads: list[int]) -> int:
+    """Return the number of passes before the turns, which are a warm-up.
 
-    Passes before the turns are a warm-up.
+    Raise Wrong unless the others are turns: all records in order, and at random.
     """
     passes = [reads[at : at + RECORDS] for at in range(0, len(reads), RECORDS)]
     mixed = [tuple(one) for one in passes if one != sorted(one)]
@@ -153,6 +161,7 @@ def _in_turns(reads: list[int]) -> None:
         (len(mixed) < TURNS, f"you take {len(mixed)} turn{'s' * (len(mixed) > 1)}.",
          f"Take {TURNS}: the median of {TURNS} ratios ignores two slow ones."),
     )  # fmt: skip
+    return len(passes) - 2 * len(mixed)
 
 
 # --- ex01.index -----------------------------------------------------------------------------------
