@@ -2,15 +2,15 @@
 #
 #   make run          trains the built-in recipe in full, then runs the course -> runs/.../index.html
 #                     FAST=1 leaves the training out
-#   make test         every promise once, small        make quick   unit tests and lint
+#   make test         linters, all but the long tests  make quick   linters, unit tests
 #   make acceptance   the large tests; T=name for one
 #   make lab          JupyterLab at the course; BIND=0.0.0.0 PORT=8888 to reach it from elsewhere
 #   make setup        the environment and the images   make horovod builds Horovod again if it failed
 #   make clean        removes .venv and caches; data/ and runs/ stay
 #
 # PYTHON=python3.12   which Python               DALI=cuda120   which DALI wheel (or none)
-# PROFILE=cpu          longer lessons without a GPU (make run takes ci there, which is short)
-# WITH=torch          in a container: a framework to add although the container lacks it
+# PROFILE=cpu         make run without a GPU: measure speeds (default there: ci, too short for that)
+# WITH=torch          in a container: a framework to add to those it has
 
 PYTHON ?= python3
 PROFILE ?= $(shell $(VENV)/python -c "from rn50lib import hardware; print('gpu' if hardware.gpus() else 'ci')")

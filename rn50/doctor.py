@@ -312,7 +312,7 @@ def check_communication(found: dict[str, dict[str, Any]], gpus: tuple[Gpu, ...])
 def main(argv: list[str]) -> int:
     parser = Parser(
         prog="rn50 doctor",
-        description="What this machine has, what is missing, and what to do about it.",
+        description="Report what this machine has, what is missing, and how to fix it.",
     )
     parser.add_argument("--json", action="store_true", help="print the findings as one JSON object")
     parser.add_argument("--quick", action="store_true", help="import no framework: under a second")

@@ -85,7 +85,7 @@ def export(prefix: str | Path, epoch: int, output: Path) -> None:
 
 
 def main(argv: list[str]) -> int:
-    parser = Parser(prog="rn50 export", description="A checkpoint for other programs.")
+    parser = Parser(prog="rn50 export", description="Write a checkpoint for other programs.")
     add = parser.add_argument
     add("prefix", help="the --model-prefix of the training run")
     add("epoch", type=int, nargs="?", help="the epoch (default: the last)")

@@ -121,9 +121,11 @@ def import_weights(
 def main(argv: list[str]) -> int:
     from rn50lib.config import image_shape
 
-    parser = Parser(prog="rn50 import", description="Weights of another library as a checkpoint.")
+    parser = Parser(
+        prog="rn50 import", description="Turn torchvision or timm weights into a checkpoint."
+    )
     add = parser.add_argument
-    add("library", choices=("torchvision", "timm"), help="which has saved them")
+    add("library", choices=("torchvision", "timm"), help="the library that saved the weights")
     add("file", type=Path, help="a state dict: .pth, .pt or .safetensors")
     add("-o", "--output", required=True, help="the prefix of the checkpoint")
     add("--image-shape", type=converter(image_shape), default=REFERENCE.image_shape,
@@ -132,7 +134,7 @@ def main(argv: list[str]) -> int:
         help="shorter side of an image before the crop (default: size x 256 / 224; torchvision's"
         " IMAGENET1K_V2 weights: 232)")  # fmt: skip
     add("--num-classes", type=whole(),
-        help="replace the last layer by an untrained one for this number of classes")  # fmt: skip
+        help="replace the last layer with an untrained one for this number of classes")  # fmt: skip
     args = parser.parse_args(argv)
     resize = args.val_resize or val_resize(args.image_shape)
     if resize < args.image_shape:

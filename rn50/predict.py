@@ -182,7 +182,9 @@ def write(to: Output, rows: Sequence[tuple[str, int, np.ndarray]], classes: Sequ
 
 
 def main(argv: list[str]) -> int:
-    parser = Parser(prog="rn50 predict", description="Class probabilities from a checkpoint.")
+    parser = Parser(
+        prog="rn50 predict", description="Predict class probabilities with a checkpoint."
+    )
     add = parser.add_argument
     add("prefix", help="the --model-prefix of the training run")
     add("epoch", type=int, help="the epoch of the checkpoint")
@@ -191,7 +193,7 @@ def main(argv: list[str]) -> int:
     add("--data-root", help="the data set (default: that of the training)")
     add("-o", "--output", type=Path, help="write all probabilities to FILE.npz")
     add("-b", "--batch-size", type=whole(), metavar="N",
-        help="images at the same time (default: as in the training)")  # fmt: skip
+        help="images per batch (default: as in training)")  # fmt: skip
     add("--engine", choices=FLAGS["engine"].choices, help=FLAGS["engine"].help)
     add("--dtype", choices=FLAGS["dtype"].choices,
         help="precision (default: that of the training, if this machine has it)")  # fmt: skip

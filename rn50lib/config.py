@@ -226,8 +226,8 @@ class TrainConfig:
         "recipe", "epochs over which the rate rises from 0", low=0, also="--lr-warmup-epochs"
         " --warmup-strategy --lr-warmup-method --warmup-lr")]
     lr_schedule: Annotated[str, Flag(
-        "recipe", "decay after the warm-up: step at --lr-step-epochs, others to 0 over all epochs",
-        "trick", choices=recipes.SCHEDULES, also="--sched --lr-scheduler --scheduler")]
+        "recipe", "decay after the warm-up: step at --lr-step-epochs, or smoothly to 0 over all"
+        " epochs", "trick", choices=recipes.SCHEDULES, also="--sched --lr-scheduler --scheduler")]
     lr_step_epochs: Annotated[tuple[float, ...], Flag(
         "recipe", "epochs at which the rate falls to a tenth", check=check_rising, read=epoch_list,
         also="--lr-steps --lr-step-size --milestones --decay-epochs --lr-factor --lr-gamma")]
@@ -331,8 +331,8 @@ class TrainConfig:
         low=0, chosen="the cores", also="--workers --num-workers -j --data-mxnet-threads"
         " --dali-threads --dali-validation-threads --validation-dali-threads")]
     engine: Annotated[str, Flag(
-        "machine", "what predicts, without training: PyTorch, PyTorch compiled, or on a processor"
-        " two others", "shown step torch", choices=("torch", "compile", "onnxruntime", "openvino"),
+        "machine", "what runs predictions: PyTorch, compiled PyTorch or, on a processor, ONNX"
+        " Runtime or OpenVINO", "shown step torch", choices=("torch", "compile", "onnxruntime", "openvino"),
         chosen="torch, or an installed one if the work takes much longer than its start",
         needs="only_inference", excludes="compile")] = "torch"
     compile: Annotated[bool, Flag(

@@ -266,7 +266,7 @@ for guess, whose, part, whole in (
 #
 # With 0 workers, the loop itself decodes; with workers, other processes decode while it trains. The next cell trains with 0 and with 2 workers (on a CPU 18 layers, so that decoding matters), and times each step and its wait for a batch. **Predict:** does the step shrink by as much as the wait?
 #
-# **Your turn:** add rows to `tries`: more workers, and changes like the commented one. **Predict** which helps most, and rerun. (On a CPU, pinning cannot help.)
+# **Your turn:** add rows to `tries`: more workers ([bus error?](../docs/troubleshooting.md#bus-error-in-a-dataloader-worker-devshm-is-too-small)), and changes like the commented one. **Predict** which helps most, and rerun. (On a CPU, pinning cannot help.)
 #
 # - `"pin": True`: batches in pinned memory, which a GPU copies while Python continues (`non_blocking=True`);
 # - `"layout": torch.channels_last`: each pixel's channels next to each other in memory, which convolutions may prefer.
@@ -469,7 +469,7 @@ print(f"the same four steps again: off by up to {difference(whole, again):.2g}")
 print(f"two steps, then two resumed: off by up to {difference(whole, resumed):.2g}")
 
 # %% [markdown]
-# With the model alone, the run continues differently, because the optimizer's momentum is missing (`optimizer.state_dict()` has it). On a GPU, even repeated steps may differ slightly, as sums may run in another order. A real run must also restore its place in the epoch, the order of the images and the metrics. `rn50 run` saves all of this after every epoch and on SIGTERM.
+# With the model alone, the run continues differently, because the [optimizer's momentum is missing](../docs/troubleshooting.md#the-learning-rate-is-wrong-after-resuming) (`optimizer.state_dict()` has it). On a GPU, even repeated steps may differ slightly, as sums may run in another order. A real run must also restore its place in the epoch, the order of the images and the metrics. `rn50 run` saves all of this after every epoch and on SIGTERM.
 #
 # ## Key takeaways
 #

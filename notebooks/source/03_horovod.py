@@ -139,7 +139,7 @@ nb03.check_ring(all_reduce, "ring.py")
 # 4. **Average the gradients** over all ranks.
 # 5. **Broadcast** rank 0's weights: they stay equal only if they start equal.
 #
-# Only rank 0 reports, traces and saves (with DDP, save `model.module`). Count all ranks' images in images/s. Report the **exposed** exchange, the wait between the last gradient and the update, as `communication` instead of `compute`. Horovod waits in `optimizer.step()`: call `optimizer.synchronize()` before it, in a range `exchange`, then `step()` in `with optimizer.skip_synchronize():`. DDP waits in `backward()`: copy the finished script's hook.
+# [Only rank 0](../docs/troubleshooting.md#ddp-hangs-when-only-rank-0-validates) reports, traces and saves (with DDP, save `model.module`). Count all ranks' images in images/s. Report the **exposed** exchange, the wait between the last gradient and the update, as `communication` instead of `compute`. Horovod waits in `optimizer.step()`: call `optimizer.synchronize()` before it, in a range `exchange`, then `step()` in `with optimizer.skip_synchronize():`. DDP waits in `backward()`: copy the finished script's hook.
 #
 # > Horovod's last release is from June 2023, and its CI is [off](https://github.com/horovod/horovod/pull/4318): start new work with DDP.
 #
@@ -188,7 +188,7 @@ if rung_ranks > 1:
 workshop.ladder.figure()
 
 # %% [markdown]
-# This is the **ladder**. Left: images/s, coloured by the parts of a step; each dot is one turn. Right: the speed-up over the rung before, with your prediction; a hollow mark means no clear difference. Eight V100s reach an efficiency of 89% (published). Below 1/*n*, *n* ranks are slower than one: common on a CPU, where one rank uses all cores.
+# This is the **ladder**. Left: images/s, coloured by the parts of a step; each dot is one turn. Right: the speed-up over the rung before, with your prediction; a hollow mark means no clear difference. Eight V100s reach an efficiency of 89% (published). Below 1/*n*, *n* ranks are slower than one: [common on a CPU](../docs/troubleshooting.md#more-ranks-on-a-cpu-are-not-faster-too-many-threads), where one rank uses all cores.
 #
 # Which part of a step grew most? *n* ranks that share a CPU's cores need *n* times as long to compute: allow for that first. If compute grew by more, hidden messages may slow it down (measured below). If communication grew, trace it below.
 #
@@ -274,15 +274,15 @@ for change, number in first.items():
     print(f"without {change}: {number}; you predicted {guess[change] or '?'}")
 
 # %% [markdown]
-# - Without the **share**, all ranks see the same images. The weights even move *further*: averaging the gradients of different images cancels part of them.
-# - Without the **scaled rate**, the weights move only about 1/n as far on n ranks.
+# - Without the [**share**](../docs/troubleshooting.md#every-rank-reads-the-whole-data-set), all ranks see the same images. The weights even move *further*: averaging the gradients of different images cancels part of them.
+# - Without the [**scaled rate**](../docs/troubleshooting.md#accuracy-is-lower-than-on-one-gpu), the weights move only about 1/n as far on n ranks.
 # - Without the **broadcast**, the ranks' weights differ, so the average is not the gradient of any rank's model.
 # - Without the **average**, the ranks start out equal, drift apart, and move further.
 # - Without **all four**, every rank runs the same training. Count the images.
 #
 # No run failed.
 #
-# On two hosts with 8 GPUs each, only the launch command changes ([flags and failures](../docs/commands.md#several-hosts)). Run the first command on every host, or one of the others on a single host:
+# On two hosts with 8 GPUs each, only the launch command changes ([flags](../docs/commands.md#several-hosts), [hangs](../docs/troubleshooting.md#initialisation-hangs-across-hosts)). Run the first command on every host, or one of the others on a single host:
 #
 # ```
 # torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST1:29500 train.py
@@ -507,7 +507,7 @@ if gpus <= 1:
 # %% [markdown]
 # DDP's figure shows one step, the table the mean of three. In the shaded parts, only the exchange runs; an orange main thread hands over a bucket. The messages in the forward pass are batch norm's statistics: the trace counts them, the script does not. The profiler does not see Horovod's thread.
 #
-# An all-reduce ends when every rank has joined and the cores have added it up. If, on a CPU, more is exposed than all gradients would take by α + bytes / β, most of the rest is waiting, for a slower rank or a core: a faster network does not shorten it. The profiler slows only rank 0.
+# An all-reduce ends [when every rank has joined](../docs/troubleshooting.md#a-collective-times-out-although-every-rank-makes-it) and the cores have added it up. If, on a CPU, more is exposed than all gradients would take by α + bytes / β, most of the rest is waiting, for a slower rank or a core: a faster network does not shorten it. The profiler slows only rank 0.
 #
 # ## What would eight GPUs lose?
 #

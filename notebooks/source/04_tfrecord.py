@@ -524,7 +524,7 @@ if TF:
 #
 # ## Random numbers in a graph
 #
-# The next cell draws angles in a tf.data `map`, with NumPy and with TensorFlow. **Predict** what each row shows.
+# The next cell draws angles in a tf.data `map`, with NumPy and with TensorFlow ([the same trap in PyTorch](../docs/troubleshooting.md#dataloader-workers-repeat-the-same-random-numbers)). **Predict** what each row shows.
 
 # %%
 if TF:

@@ -195,7 +195,7 @@ print(f"{last} over {before}: {workshop.ratio(np.divide(rates[last], rates[befor
 #
 # ## A pipeline in pieces
 #
-# **DALI** is NVIDIA's library for everything between the files and the batch. A pipeline is defined by a Python function that calls *operators*; DALI's own threads run these in C++. Each operator's `device` decides where it runs: `cpu`, `mixed` or `gpu`.
+# **DALI** is NVIDIA's library for everything between the files and the batch ([which build?](../docs/troubleshooting.md#which-dali-for-which-cuda)). A pipeline is defined by a Python function that calls *operators*; DALI's own threads run these in C++. Each operator's `device` decides where it runs: `cpu`, `mixed` or `gpu`.
 #
 # Calling the function describes a graph of operators' outputs (*nodes*), `build` creates it, and `run` returns a batch. The first graph reads your shards and decodes the images. For each shard, DALI needs an **index** with the offset of each record; `python -m data_prep.tfrecord --index FOLDER` rebuilds it. On a GPU, the decoder is a `mixed` operator: its input is in CPU memory, its output on the GPU.
 

@@ -249,7 +249,7 @@ torch.cuda.empty_cache()  # the processes below need the memory
 #
 # ### 5. A stale report
 #
-# NVIDIA's benchmark starts one run per batch, ignores the exit status, and reads the report file. Suppose the run fails, and yesterday's report is there:
+# NVIDIA's benchmark starts one run per batch, ignores the exit status, and reads the report file. Suppose [the run fails](../docs/troubleshooting.md#a-benchmark-reports-0-imagess-or-nothing), and yesterday's report is there:
 
 # %% language="bash" magic_args="-e"
 # echo '{"metrics": {"train.total_ips": [1442.6]}}' > report.json  # yesterday's
@@ -500,7 +500,7 @@ print("Clear causes, in both measurements:", ", ".join(both) or "none")
 #
 # ## Predict GPUs you do not have
 #
-# Published **Total IPS** (global batch over mean iteration time) of a DGX-1 with NVIDIA's MXNet container 18.12 ([the commands](../docs/recipes.md#what-the-published-speeds-measured)):
+# [Published](../docs/troubleshooting.md#the-published-speed-is-not-reached) **Total IPS** (global batch over mean iteration time) of a DGX-1 with NVIDIA's MXNet container 18.12 ([the commands](../docs/recipes.md#what-the-published-speeds-measured)):
 #
 # | GPUs | FP16, batch 208 | weak scaling | FP32, batch 96 | weak scaling |
 # |---:|---:|---:|---:|---:|

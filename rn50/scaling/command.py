@@ -29,7 +29,7 @@ def above_zero(text: str) -> float:
 def main(argv: list[str]) -> int:
     parser = Parser(
         prog="rn50 scale",
-        description="Predict a training on n GPUs: a step's time as the sum of compute, stragglers,"
+        description="Predict training on n GPUs: a step's time as the sum of compute, stragglers,"
         " exchange and input. The defaults are published: a DGX-1 with V100s.",
         allow_abbrev=False,
     )
@@ -43,8 +43,8 @@ def main(argv: list[str]) -> int:
     add("--network", default="nvlink+100g", help=joined)
     add("--gpus-per-host", type=number, default=8)
     add("-e", "--num-epochs", type=number, default=90)
-    add("--num-examples", type=number, default=IMAGENET, help="images of an epoch")
-    add("--price", type=rate, help="of one GPU for one hour: adds the cost")
+    add("--num-examples", type=number, default=IMAGENET, help="images per epoch")
+    add("--price", type=rate, help="price of a GPU-hour; adds the cost")
     sent = "bytes of each gradient as it is sent: 2 with DDP's fp16_compress_hook or Horovod's"
     sent += " Compression.fp16 (default: 4; without --compute-ips, as published)"
     add("--gradient-bytes", type=int, choices=(2, 4), help=sent)
