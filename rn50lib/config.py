@@ -332,7 +332,8 @@ class TrainConfig:
         " --dali-threads --dali-validation-threads --validation-dali-threads")]
     engine: Annotated[str, Flag(
         "machine", "what runs predictions: PyTorch, compiled PyTorch or, on a processor, ONNX"
-        " Runtime or OpenVINO", "shown step torch", choices=("torch", "compile", "onnxruntime", "openvino"),
+        " Runtime or OpenVINO",
+        "shown step torch", choices=("torch", "compile", "onnxruntime", "openvino"),
         chosen="torch, or an installed one if the work takes much longer than its start",
         needs="only_inference", excludes="compile")] = "torch"
     compile: Annotated[bool, Flag(

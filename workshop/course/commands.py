@@ -54,7 +54,7 @@ def parser() -> Parser:
     verb("status", show_status, "list the exercises you have passed")
     add = verb("try", try_script, "run a parallel training script and report what it does",
                usage="%(prog)s SCRIPT [-n N] [options] [-- ARGUMENTS OF THE SCRIPT]",
-               epilog="exit status: 0: nothing is missing, 1: a change is, 2: the script failed")  # fmt: skip
+               epilog="exit status: 0: nothing is missing, 1: a change is, 2: failed")  # fmt: skip
     add("script", metavar="SCRIPT")
     add("-n", type=whole(), default=2, metavar="N", help="ranks (2)")
     add("--launcher", choices=("auto", "horovodrun", "torchrun", "python"), default="auto",
