@@ -113,14 +113,14 @@ def schedule(progress: float, global_batch: int, recipe) -> float:
 workshop.check("ex02.schedule", schedule)
 
 # %% [markdown]
-# `workshop.use` writes your cell to `answers/ex02.py` and trains with it: the training loop now calls your function before every step. The last line shows the rate every 10 steps.
+# `workshop.use` writes your cell to `answers/ex02.py` and trains with it: the training loop now calls your function before every step. The last line shows the rate every 10 training steps.
 
 # %%
 import json
 
 if run := workshop.use(schedule=schedule):
     lines = map(json.loads, (run / "progress.jsonl").read_text().splitlines())
-    print("rate:", *(f"{line['lr']:.4f}" for line in lines if "lr" in line))
+    print("rate:", *(f"{line['lr']:.2g}" for line in lines if line["phase"] == "train"))
 
 # %% [markdown]
 # ## ex02.profile · The slow part of a data set

@@ -186,7 +186,7 @@ STEPS, TARGET = 60, 1e-3
 
 
 def valley(lr: float, momentum: float) -> np.ndarray:
-    """Return the distances of SGD from the bottom in the shallow and the steep direction."""
+    """Return the distances of SGD from the bottom, along the valley and across it."""
     curve, place, velocity = np.array([1.0, 100.0]), np.ones(2), np.zeros(2)
     for _ in range(STEPS):
         velocity = momentum * velocity + curve * place
@@ -197,19 +197,19 @@ def valley(lr: float, momentum: float) -> np.ndarray:
 def tune(answer: Any) -> str:
     lr, momentum = compare.like(answer, (0.0, 0.0), "(learning rate, momentum)")
     with np.errstate(all="ignore"):
-        shallow, steep = valley(lr, momentum)
+        along, across = valley(lr, momentum)
     remedy = (
         "Use less momentum: above about 0.8, only a few narrow ranges of rates get there in 60"
         " steps."
         if momentum > 0.79
-        else "If the shallow one is larger, use a larger rate or more momentum; if the steep one, a"
-        " smaller rate or less momentum."
+        else "If the first is larger, use a larger rate or more momentum; if the second, a smaller"
+        " rate or less momentum."
     )
-    far, limit = max(shallow, steep), 2 * (1 + momentum)
+    far, limit = max(along, across), 2 * (1 + momentum)
     compare.refuse(
-        (100 * lr >= limit, f"the steep direction blows up: lr × 100 = {100 * lr:.3g} is not below"
-         f" 2 (1 + momentum) = {limit:.3g}.", "Use a smaller learning rate."),
-        (not far <= TARGET, f"after {STEPS} steps the distance is {shallow:.1e} along the shallow"
-         f" direction and {steep:.1e} along the steep one.", remedy),
+        (100 * lr >= limit, f"SGD does not settle across the valley: lr × 100 = {100 * lr:.3g} is not"
+         f" below 2 (1 + momentum) = {limit:.3g}.", "Use a smaller learning rate."),
+        (not far <= TARGET, f"after {STEPS} steps the distance is {along:.1e} along the valley"
+         f" and {across:.1e} across it.", remedy),
     )  # fmt: skip
     return f"after {STEPS} steps the distance is {far:.1e}, below {TARGET:g}."

@@ -54,7 +54,8 @@ def use(**given: Any) -> Path | None:
     if name == "shard":
         given = {"n": 2} | given
     folder = train(f"{here.number}-{name}", override=[f"{name}={place}"], **given)
-    print(f"This run used your {name} from {file.name} on {given.get('n', 1)} rank(s).")
+    ranks = given.get("n", 1)
+    print(f"This run used your {name} from {file.name} on {ranks} rank{'s' * (ranks > 1)}.")
     return folder
 
 
