@@ -207,8 +207,8 @@ def tune(answer: Any) -> str:
     )
     far, limit = max(along, across), 2 * (1 + momentum)
     compare.refuse(
-        (100 * lr >= limit, f"SGD does not settle across the valley: lr × 100 = {100 * lr:.3g} is not"
-         f" below 2 (1 + momentum) = {limit:.3g}.", "Use a smaller learning rate."),
+        (100 * lr >= limit, f"SGD does not settle across the valley: lr × 100 = {100 * lr:.3g} is"
+         f" not below 2 (1 + momentum) = {limit:.3g}.", "Use a smaller learning rate."),
         (not far <= TARGET, f"after {STEPS} steps the distance is {along:.1e} along the valley"
          f" and {across:.1e} across it.", remedy),
     )  # fmt: skip
