@@ -42,7 +42,7 @@ COURSE = (
            "compute", "What happens in a training step?"),
     Lesson("03", "03_horovod", "Horovod and DDP", 90, 120,
            "communication", "How do many workers train one model?"),
-    Lesson("04", "04_tfrecord", "TFRecord", 60, 60,
+    Lesson("04", "04_tfrecord", "TFRecord", 75, 60,
            "input", "Can the input keep up?"),
     Lesson("05", "05_dali", "DALI", 60, 90,
            "input", "Who decodes the images?"),

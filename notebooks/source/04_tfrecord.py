@@ -3,7 +3,7 @@
 #
 # After this notebook, you can measure whether the input limits a training run, write and read TFRecord shards record by record, and build an input pipeline in PyTorch or, stage by stage and for many ranks, in tf.data.
 #
-# **Time:** 60 minutes · **Needs:** notebook 03, and TensorFlow for tf.data · **On a CPU:** about 2 minutes to run
+# **Time:** 75 minutes · **Needs:** notebook 03, and TensorFlow for tf.data · **On a CPU:** about 2 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -95,7 +95,7 @@ print(f"You predicted {'?' if loops is None else loops} for one V100")
 # ImageNet is 1.3 million files, each to be opened, read and closed. **Predict:** what percentage of the loop's time does that take, and which takes longer, decoding or resizing?
 
 # %%
-guess = None  # the percentage for opening, reading and closing
+guess = "?"  # such as "5%; resizing"
 some = random.sample(paths, min(96, len(paths)))
 
 
@@ -122,7 +122,7 @@ for turn in spent:
 each = np.median(spent, axis=0)
 for name, seconds in zip(parts, each, strict=True):
     print(f"{name:17} {1e6 * seconds / len(some):6,.0f} µs, {seconds / each[-1]:.1%}")
-print(f"You predicted {'?' if guess is None else guess}% for the first line")
+print("You predicted", guess)
 
 # %% [markdown]
 # If your files are cached in memory, reading them is nearly free. (The parts are timed separately, so they need not add up to the whole.)
@@ -183,7 +183,7 @@ print(f"The last record, {len(record):,} bytes, begins with {record[:12].hex(' '
 # ls $SHARDS | tail -n 3
 # head -n 3 $SHARDS/index/train-00000-of-*.idx
 # set -o pipefail
-# python -m data_prep.verify --quiet $SHARDS | tail -n 2
+# python -m data_prep.verify --quiet $SHARDS | tail -n 4
 
 # %% [markdown]
 # The warning says that there are no validation shards: you wrote none. (The notes are about grey images.) The pairs of numbers are each record's offset and size, from the first index. [DALI, in rung 3 of notebook 05, needs this index](../docs/troubleshooting.md#dali-cannot-read-a-tfrecord-the-index-is-empty-or-missing).
@@ -222,14 +222,14 @@ if TF:
 # What do you gain from shards if opening a file is slow? The next cell computes it for one reader, with assumed values. **Predict:** on a hard disk, how many times faster is it to read from a shard? Which disk feeds an H100 (4,875 images/s) from files?
 
 # %%
-guess = None  # for the hard disk
+guess = "?"  # such as "2 times; the SSD"
 disks = {"hard disk": (0.01, 150e6), "NVMe SSD": (0.0001, 3e9)}  # s to open a file, bytes/s
 size = np.mean([path.stat().st_size for path in paths])
 for name, (open_s, speed) in disks.items():
     file_s, shard_s = (open_s / n + size / speed for n in (1, len(paths) / len(shards)))
     print(f"{name:9} {1 / file_s:6,.0f} images/s from files, {1 / shard_s:6,.0f}", end=" ")
     print(f"from a shard: {file_s / shard_s:.1f} times as fast")
-print(f"You predicted {'?' if guess is None else guess}")
+print("You predicted", guess)
 
 # %% [markdown]
 # ## Worker processes in PyTorch
@@ -269,7 +269,9 @@ class Shards(torch.utils.data.IterableDataset):
 
 
 # %% [markdown]
-# The next cell starts the workers and feeds a simulated device, which sleeps for as long as a real one would compute (`device` is its speed). If you have a GPU, it stays idle. In each cell that calls `measure`, **predict** the speed-up: in this one, over the Python loop. The two inputs take turns; the printed ratio is the median of the turns' ratios, not the ratio of the two speeds. A difference is clear if there are at least five turns, all on the same side of 1.
+# The next cell starts the workers and feeds a simulated device, which sleeps for as long as a real one would compute (`device` is its speed). If you have a GPU, it stays idle. Two inputs take turns; the printed ratio is the median of the turns' ratios, not the ratio of the two speeds. A difference is clear if there are at least five turns, all on the same side of 1.
+#
+# **Predict** how many times as fast as the Python loop the workers are. The later cells with `measure` ask the same about another pair.
 
 # %%
 photos = Shards(rank=0, size=1)
@@ -432,7 +434,7 @@ if TF:
 # - **Shuffle with one seed, shard** is right but wasteful: each rank reads all records and drops seven of every eight.
 # - **Shard, shuffle** is right and cheap. Shard the *file names*, before anything is read. If shards differ in size, `.take(steps)` gives all ranks the number of steps of the smallest. Each rank sees the same eighth in every epoch, unless you reshuffle the files with a common seed.
 #
-# **Your turn.** Put the stages together, for one rank of many: which order do `batch`, `interleave`, `map`, `prefetch`, `shard` and `shuffle` need? (`interleave` reads several shards at a time, which hides network latency; `shuffle` should hold JPEGs of 100 KB, not crops of 150 KB.) `decode_crop` above returns an image and its label. `tf.data.AUTOTUNE` lets tf.data choose a buffer size or `num_parallel_calls`.
+# **Your turn.** Put the stages together, for one rank of many: which order do `batch`, `interleave`, `map`, `prefetch`, `shard` and `shuffle` need? `tf.data.Dataset.from_tensor_slices(list(shards))` is a dataset of file names, and its `.interleave(tf.data.TFRecordDataset)` reads several of them at a time, which hides network latency. `shuffle` should hold JPEGs of 100 KB, not crops of 150 KB. `decode_crop` above returns an image and its label. `tf.data.AUTOTUNE` lets tf.data choose a buffer size or `num_parallel_calls`.
 #
 # The next cell checks your function on small shards; then it and `+ prefetch` take turns. **Predict:** do `interleave` and AUTOTUNE change the speed?
 
@@ -476,14 +478,14 @@ workshop.figure(fig, alt=f"Images/s with a device of {device:,.1f}: {found}.")
 # Now the inputs that work ahead take turns without a device. A device's images/s divided by those of one core is the number of cores that keep it busy, if the speed grows linearly with the cores. **Predict** whether tf.data is faster than PyTorch's workers, and whether one H100 needs as many cores as loops at the top.
 
 # %% tags=["results"]
-guess = None  # cores for one H100, with PyTorch's workers
+guess = "?"  # such as "workers; 20 cores, fewer than loops"
 h100 = session.results["input.h100.synthetic"].value
 names = [name for name in timed if name in ahead]
 turns = np.array([[rate(name, compute_s=0) for name in names] for _ in range(rounds)])
 for name, all_cores in zip(names, np.median(turns, axis=0), strict=True):
     print(f"{name}: {all_cores / cores:,.0f} images/s per core;", end=" ")
     print(f"one H100 (recorded) needs {cores * h100 / all_cores:.1f} cores")
-print(f"You predicted {'?' if guess is None else guess}; {h100 * loop_s:.1f} loops")
+print(f"It needs {h100 * loop_s:.1f} loops. You predicted {guess}")
 if TF:
     over = workshop.ratio(turns[:, -1] / turns[:, 0])
     print(f"pipeline over PyTorch workers: {over}")
@@ -529,12 +531,14 @@ if TF:
 # %%
 if TF:
     six = tf.data.Dataset.range(6)
+    guess = "?"  # such as "NumPy: six times 0°"
     rows = {
         "NumPy": six.map(lambda _: tf.constant(np.random.uniform(-10, 10))),
         "TensorFlow": six.map(lambda _: tf.random.uniform([], -10, 10)),
     }
     for name, drawn in rows.items():
         print(f"{name:10}", *(f"{float(angle):+6.1f}°" for angle in drawn))
+    print("You predicted", guess)
 
 # %% [markdown]
 # NumPy draws once, when the graph is built, and nothing warns you: the talk's recipe 2 rotates every image by the same angle. **Draw random numbers in the graph.**
@@ -551,11 +555,9 @@ if TF:
 
 # %%
 if TF:
-    guess = None  # your number, from before the run
+    guess = "?"  # such as "50; yes"
     trained = json.loads(Path("tensorflow.json").read_text())["metrics"]["train.total_ips"][0]
-    print(
-        f"After the first step: {trained:.0f} images/s; you predicted {'?' if guess is None else guess}."
-    )
+    print(f"After the first step: {trained:.0f} images/s; you predicted {guess}.")
     print(f"Your pipeline, at 224 px, would deliver {np.median(turns[:, -1]):.0f}.")
 
 # %% [markdown]

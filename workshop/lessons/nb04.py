@@ -55,7 +55,7 @@ def my_shards(
 
 # --- what is wrong with a learner's version -------------------------------------------------------
 
-RECORDS = ((b"data",), (b"",), (bytes(range(256)) * 2,))
+RECORDS = ((b"first",), (b"",), (bytes(range(256)) * 2,))
 FRAME_MISTAKES: tuple[Mistake, ...] = (
     (lambda data: framed(data, ">"), "Your numbers are big-endian.", "Use `<` in struct.pack."),
     (lambda data: framed(data, size="I"), "Your length has 4 bytes.", "Use `<Q`, which has 8."),
@@ -65,7 +65,13 @@ FRAME_MISTAKES: tuple[Mistake, ...] = (
      "Put masked_crc of its 8 bytes after it."),
     (lambda data: framed(data)[:-4] + struct.pack("<I", masked_crc(framed(data)[:-4])),
      "Your last checksum is that of everything before it.", "Compute it from the data only."),
+    (lambda data: struct.pack(f"QI{len(data)}sI", *framed_parts(data)),
+     "Your record has padding.", "Begin the format with `<`, which adds none."),
 )  # fmt: skip
+
+
+def framed_parts(data: bytes) -> tuple[int, int, bytes, int]:
+    return len(data), masked_crc(struct.pack("<Q", len(data))), data, masked_crc(data)
 
 
 def framed(data: bytes, order: str = "<", size: str = "Q", extra: int = 0) -> bytes:
@@ -113,10 +119,16 @@ def check_stage(
 
 def calls_of(dataset: Any, stage: str) -> list[int]:
     """Return how many calls each stage of a kind makes at a time: 0 in turn, -1 for AUTOTUNE."""
+    return [*map(int, settings_of(dataset, stage, "_num_parallel_calls"))]
+
+
+def settings_of(dataset: Any, stage: str, name: str) -> list[Any]:
+    """Return a setting of each stage of a kind, 0 where it has none."""
     found = []
     while dataset is not None:
         if stage in type(dataset).__name__:
-            found.append(int(getattr(dataset, "_num_parallel_calls", 0)))
+            value = getattr(dataset, name, 0)
+            found.append(value.numpy() if hasattr(value, "numpy") else value)
         dataset = getattr(dataset, "_input_dataset", None)
     return found
 
@@ -130,6 +142,7 @@ def judge_stage(yours: Function, batch: int, cores: int = 2) -> str:
             raise NotImplementedError
         read = [np.ravel(labels).tolist() for _, labels in batches_of(made, SHARDS * EACH)]
     last, ahead = type(made).__name__, yours.__name__ == "prefetch"
+    queued = max(settings_of(made, "Prefetch", "_buffer_size"), default=0)
     whole = list(range(SHARDS * EACH))
     refuse(
         ([n for numbers in read for n in numbers] != whole[: sum(map(len, read))],
@@ -138,8 +151,12 @@ def judge_stage(yours: Function, batch: int, cores: int = 2) -> str:
          f" {len(read[0]) if read else 0} images.", "Use .batch(batch_size), after `map`."),
         (not {*calls_of(made, "Map")} <= {cores, -1}, "`map` does not make `cores` crops at once.",
          "Pass num_parallel_calls=cores."),
+        ("false" in settings_of(made, "Map", "_deterministic"), "The images are in no fixed order.",
+         "Leave out `deterministic`."),
         (ahead and "Prefetch" not in last, "It prepares no batches ahead.",
          "Call `prefetch` of what parallel_map returns."),
+        (ahead and queued > 8, f"It prepares {queued} batches ahead, which takes memory.",
+         "After `batch`, `prefetch` counts batches: prefetch(2)."),
         (not ahead and calls_of(made, "Prefetch"), "It prefetches, too.",
          "That is the next stage."),
     )  # fmt: skip
@@ -196,7 +213,7 @@ def judge_read(yours: Function, folder: Path) -> str:
         if len(found) > before or not isinstance(error, ValueError):
             ended = repr(error) if error else "no error"
             wrong(f"With a flipped bit in {part} of record {before + 1}, it yields {len(found)}"
-                  f" records and ends with {ended}.",
+                  f" record{'s' * (len(found) != 1)} and ends with {ended}.",
                   "Compare masked_crc(…) of the 8 bytes of the length with the stored"
                   " checksum before you use the length, and that of the data before you yield"
                   " them; raise ValueError if one differs.")  # fmt: skip

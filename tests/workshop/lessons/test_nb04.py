@@ -78,7 +78,7 @@ def test_reader_that_is_right_passes(source: str, tmp_path: Path, capsys):
         ("!= masked_crc(data)", "!= masked_crc(data) and file.tell() < 30", "data of record 3"),
         ("while head := file.read(12):", "while len(head := file.read(12)) == 12:",
          "Without its last 18 bytes"),
-        (LATE, f"            yield data\n{LATE.replace(YIELD, '')}", "it yields 1 records"),
+        (LATE, f"            yield data\n{LATE.replace(YIELD, '')}", "it yields 1 record and"),
         ("raise ValueError(\"data\")", "raise KeyError", "ends with KeyError"),
     ],
 )  # fmt: skip
@@ -245,6 +245,8 @@ def test_stage_that_is_right_passes(capsys):
         ("parallel_map", MAPPED.replace("=2", "=1"), "`cores` crops at once"),
         ("parallel_map", MAPPED.replace("num_parallel_calls=2", "deterministic=False"),
          "`cores` crops at once"),
+        ("parallel_map", MAPPED.replace("=2", "=2, deterministic=False"), "no fixed order"),
+        ("prefetch", f"{MAPPED}.prefetch(32)", "prepares 32 batches ahead"),
         ("parallel_map", MAPPED.replace("records", "records.prefetch(2)"), "It prefetches, too"),
         ("prefetch", MAPPED.replace("records", "records.prefetch(2)"), "no batches ahead"),
         ("parallel_map", MAPPED.replace(".batch(16)", ""), "batches have 1 images"),
