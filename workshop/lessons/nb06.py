@@ -117,6 +117,7 @@ def block_end(fused: bool) -> tuple[int, int]:
     return 2 + 2 + 1, 1 + 1 + 1
 
 
+SWAPPED = "The two numbers are swapped.", "Return (operations, bytes)."
 READ_TWICE = "Mean and variance are known only after all of the input was read: it is read again."
 MISTAKES: dict[Function, list[Mistake]] = {
     next_scale: [
@@ -142,6 +143,10 @@ MISTAKES: dict[Function, list[Mistake]] = {
          "Count both operations for every weight: it is added to a sum that starts at 0."),
         (lambda images, size: (convolution(images, size)[0] // 64, convolution(images, size)[1]),
          "There are too few operations.", "Each output needs all 64 input channels."),
+        (lambda images, size: (2 * 9 * images * 64 * 56**2,
+                               size * (2 * images * 64 * 56**2 + 64 * 9)),
+         "There are too few operations and weights.", "Each output needs all 64 input channels."),
+        (lambda images, size: convolution(images, size)[::-1], *SWAPPED),
         (lambda images, size: (convolution(images, size)[0], 2 * size * images * 64 * 56 * 56),
          "There are too few bytes.", "The weights are read, too."),
         (lambda images, size: convolution(images, 1),
@@ -158,6 +163,7 @@ MISTAKES: dict[Function, list[Mistake]] = {
         (lambda images, size: (batch_norm(images, size)[0], batch_norm(images, size)[1] * 4 // 3),
          "A CPU's kernel in PyTorch reads as often, but fewer bytes are enough.",
          "One pass yields mean and variance: add up x and x² together."),
+        (lambda images, size: batch_norm(images, size)[::-1], *SWAPPED),
         (lambda images, size: batch_norm(images, 1),
          "These are numbers, not bytes.", "Multiply them by `size`."),
     ],
@@ -185,7 +191,7 @@ MISTAKES: dict[Function, list[Mistake]] = {
     ],
 }  # fmt: skip
 CASES: dict[Function, list[tuple[Any, ...]]] = {
-    next_scale: [(1024.0, 3, False, 5), (1024.0, 3, True, 5), (1024.0, 4, True, 5),
+    next_scale: [(1.0, 3, False, 5), (1024.0, 3, True, 5), (1024.0, 4, True, 5),
                  (1.0, 0, True, 1), (2.0, 0, False, 5), (1024.0, 4, False, 5), (8.0, 2, True, 3)],
     convolution: [(1, 2), (3, 4)],
     batch_norm: [(1, 2), (3, 4)],
@@ -256,12 +262,12 @@ def judge_step(own: Function, rule: Function, device: Any) -> str:
         scale, good = rule(scale, good, not overflow, 3)
         times = 1.0 if overflow else moved[1] / moved[0]
         right, loss = (torch.as_tensor(each).item() for each in losses)
+        in_half = [torch.tensor(each).half().item() == each for each in (right, loss)]
         now = scaler.get_scale()
         refuse(
             (dtypes[-1:] != [torch.float16], "The model's output is not in float16.",
              "Call it in a block `with torch.autocast(x.device.type, torch.float16):`."),
-            (getattr(losses[1], "dtype", None) == torch.float16,
-             "The loss is computed in float16.",
+            (in_half == [False, True], "The loss is computed in float16.",
              "Call cross_entropy in the `with` block, too: there it computes in float32."),
             (overflow and moved[1] != 0, "The weights change although a gradient overflows.",
              "Leave optimizer.step() to scaler.step(optimizer), which skips it then."),

@@ -122,6 +122,9 @@ SCALED = "scaler.scale(loss).backward()"
         (BLOCK, f"    loss = {LOSS}\n", "not in float16"),
         (f"loss = {LOSS}", f"out = model(x)\n    loss = {LOSS.replace('model(x)', 'out')}",
          "The loss is computed in float16"),
+        (STEP[STEP.index(f"        loss = {LOSS}") :],
+         f"        out = model(x)\n    loss = {LOSS.replace('model(x)', 'out')}\n"
+         f"{LATER.replace('return loss', 'return loss.item()')}", "loss is computed in float16"),
         ("return loss", "return scaler.scale(loss)", "The loss is 997 instead of 0.974"),
         ("    return loss\n", "", "is a `return` missing?"),
         (STEP[STEP.index("    import") :], "    return None\n", "not written yet"),
