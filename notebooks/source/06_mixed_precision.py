@@ -167,7 +167,7 @@ print(f"{vanish:.1f}%; {predicted(guess)}")
 # %% [markdown]
 # Most gradients are below 2^-14, where `float16` has fewer bits or only zero. The fix: **multiply the loss** by a large number before the backward pass. By the chain rule, every gradient grows by the same factor, and the histogram moves to the right. Before the update, divide by it in `float32`. A power of two does not change the mantissa bits.
 #
-# *Gradients of weights* add up contributions from all pixels and images, so they are larger: the largest here is some 35 times that of the outputs, which the figure shows. **Predict:** at which power of two do they first overflow?
+# *Gradients of weights* add up contributions from all pixels and images: the largest here is 35 times that of the outputs (figure). **Predict:** at which power of two do they first overflow?
 
 # %%
 guess = None  # the power
@@ -453,7 +453,7 @@ yours = speeds if same else {}
 session.expect({f"h100.{name}.ips": yours.get(name) for name in ("float16", "bfloat16")})
 
 # %% [markdown]
-# Compare rows by the ratios, taken turn by turn; the speeds are medians of different turns. If the MFU falls, the other layers gain less than the peak, or the convolutions do not reach it in 16 bits. A GPU often converts NCHW around convolutions, because Tensor Cores need channels last; notebook 08 adds that to your script. On the recorded H100, `bfloat16` is slower than `float16`: its batch-norm kernels were slower.
+# Compare rows by the ratios, taken turn by turn. If the MFU falls, the other layers gain less than the peak, or the convolutions do not reach it in 16 bits. A GPU often converts NCHW around convolutions, because Tensor Cores need channels last; notebook 08 adds that to your script. On the recorded H100, `bfloat16` is slower than `float16`: its batch-norm kernels were slower.
 #
 # ## Trace both precisions
 #
