@@ -511,6 +511,9 @@ for kind, layers in {**kinds, "both passes": [*counted[half]]}.items():
 columns = ["", f"{before} (ms): counted", "fastest turn", f"{half} (ms): counted", "fastest turn"]
 columns += ["gain: yours", "counted", "measured, per turn"]
 workshop.table(rows, columns, f"Batch {timed}, {pixels} px")
+for name, its_turns in traces.items():
+    if min(turn["both passes"] for turn in its_turns) > 2000 * timed / speeds[name]:
+        print(f"{name} took twice as long as in the last table: the machine is busy. Run it again.")
 
 # %% [markdown]
 # The count assumes arithmetic as fast as a large matrix product, and memory as fast as a copy. Compare it with the fastest turns; a slow turn only widens the range. A kind that takes much longer than counted reaches neither limit. If it takes *less*, its traffic is overestimated: on a CPU, its arrays stay in the cache, so less traffic gains little; on a GPU, kernels that mostly read can be faster than a copy.
@@ -614,7 +617,7 @@ workshop.table(rows, columns, f"The end of a block, {session.tail} images")
 del pair, pairs
 
 # %% [markdown]
-# The closer a measured time is to the counted one, the more traffic is the limit. At several times the count, something else is, and fusing gains little. On a CPU, [PyTorch's batch norm](https://github.com/pytorch/pytorch/blob/02793981e2a23214e0a159b7eef8685ea5738310/aten/src/ATen/native/cpu/batch_norm_kernel.cpp) adds NCHW numbers one at a time in `float32`, but as vectors in 16 bits, which can therefore gain more than 2. For the whole network, `torch.compile` gained about 1.2 (4,833 and 5,810 images/s, on two H100s, two days apart).
+# The closer a measured time is to the counted one, the more traffic is the limit. At several times the count, something else is. On a CPU, [PyTorch's batch norm](https://github.com/pytorch/pytorch/blob/02793981e2a23214e0a159b7eef8685ea5738310/aten/src/ATen/native/cpu/batch_norm_kernel.cpp) adds NCHW numbers one at a time in `float32`, but as vectors in 16 bits, which can therefore gain more than 2. For the whole network, `torch.compile` gained about 1.2 (4,833 and 5,810 images/s, on two H100s, two days apart).
 #
 # ## Your turn: one more rung
 #

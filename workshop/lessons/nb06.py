@@ -175,6 +175,9 @@ MISTAKES: dict[Function, list[Mistake]] = {
         *((lambda layer, few=few: {"batch norm": few}.get(layer, accesses(layer)),
            "The batch norm reads too few arrays.",
            "Forward it reads one array twice; backward, two arrays twice.") for few in (6, 7)),
+        (lambda layer: {"batch norm": 9}.get(layer, accesses(layer)),
+         "There is one read too many.",
+         "One pass yields mean and variance: add up x and x² together."),
         (lambda layer: {"ReLU": 4}.get(layer, accesses(layer)), "The ReLU lacks one access.",
          "Backward, it reads its output and the gradient, and writes a gradient."),
         *((lambda layer, few=few: {"addition": few}.get(layer, accesses(layer)),
@@ -184,6 +187,8 @@ MISTAKES: dict[Function, list[Mistake]] = {
     block_end: [
         (lambda fused: (2, 1) if fused else (4, 3), "One read is missing.",
          f"{READ_TWICE} The addition reads two arrays."),
+        (lambda fused: (3, 1) if fused else (5, 1), "Two writes are missing.",
+         "In place saves memory, not traffic: each of the three layers writes its result."),
         (lambda fused: (3, 2) if fused else (5, 3), "Fused, one array is written.",
          "The normalised numbers are added to the shortcut at once, before anything is written."),
         (lambda fused: (3, 1) if fused else (6, 3), "There is one read too many.",
