@@ -35,7 +35,7 @@ PARTS = re.compile(r"record_function\('(forward|backward|update)'")  # blocks of
 MODES = re.compile(r"\.(zero_grad|eval|train)\(")  # calls that may be outside of those blocks
 CALLS = {".backward(": "backward", "optimizer.step(": "update"}  # that belong in those blocks
 PLACE = "Draw left up to the width minus the side, and top up to the height minus the side."
-UNKNOWN = "It does not know your notebook's names: write the lines, or import what they need."
+UNKNOWN = "It does not know your notebook's names: write the lines, or import the name."
 INDENT = "Indent `def __getitem__` by 4 spaces, its lines by 8, and those of your step by 16."
 
 
@@ -357,7 +357,7 @@ def judge_script(script: Path) -> str:
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
     pasted = [node.name for outer in functions for node in ast.walk(outer)
               if node in functions and node is not outer
-              and (outer.name == "__getitem__" or node.name == "training_step")]  # fmt: skip
+              and (node.name == outer.name == "__getitem__" or node.name == "training_step")]  # fmt: skip
     refuse((pasted, f"`def {''.join(pasted[:1])}` is inside of another function.",
             "Replace the gap by the lines below your `def`."))  # fmt: skip
     try:
