@@ -356,8 +356,9 @@ def judge_script(script: Path) -> str:
     nodes = list(ast.walk(tree))
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
     pasted = [node.name for outer in functions for node in ast.walk(outer)
-              if node in functions and node is not outer
-              and (node.name == outer.name == "__getitem__" or node.name == "training_step")]  # fmt: skip
+              if node in functions and node is not outer and (
+                  node.name == outer.name == "__getitem__" or node.name == "training_step")
+              ]  # fmt: skip
     refuse((pasted, f"`def {''.join(pasted[:1])}` is inside of another function.",
             "Replace the gap by the lines below your `def`."))  # fmt: skip
     try:
