@@ -38,7 +38,7 @@ COURSE = (
            "overview", "Why does training need so much computing power?"),
     Lesson("01", "01_dataset_preparation", "Data", 30, 60,
            "input", "How does a model read a million JPEGs?"),
-    Lesson("02", "02_single_gpu", "One GPU", 60, 90,
+    Lesson("02", "02_single_gpu", "One GPU", 75, 90,
            "compute", "What happens in a training step?"),
     Lesson("03", "03_horovod", "Horovod and DDP", 90, 120,
            "communication", "How do many workers train one model?"),

@@ -3,7 +3,7 @@
 #
 # Notebook 01 prepared the images. Now you write a script that trains ResNet-50 v1.5 on them, and find out where its time goes.
 #
-# **Time:** 60 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 2 minutes to run
+# **Time:** 75 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 2 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -224,7 +224,7 @@ workshop.ladder.figure("1_single")
 # %% [markdown]
 # Each version of the script is a **rung** of the **ladder**, the figure at the end of notebook 00; this is the first. All have the same batch.
 #
-# Two worker processes decode *while* the model computes, so `input_ms` is only the part that is not hidden, plus the copy to the GPU.
+# Two worker processes decode *while* the model computes, so `input_ms` is only the part that is not hidden, plus the copy to the GPU. On a CPU, hidden is not free: see below.
 #
 # ### Which operations?
 #
@@ -266,7 +266,7 @@ for guess, whose, part, whole in (
 #
 # With 0 workers, the loop itself decodes; with workers, other processes decode while it trains. The next cell trains with 0 and with 2 workers (on a CPU 18 layers, so that decoding matters), and times each step and its wait for a batch. **Predict:** does the step shrink by as much as the wait?
 #
-# **Your turn:** add rows to `tries`: more workers ([bus error?](../docs/troubleshooting.md#bus-error-in-a-dataloader-worker-devshm-is-too-small)), and changes like the commented one. **Predict** which helps most, and rerun. (On a CPU, pinning cannot help.)
+# **Your turn:** add rows to `tries`: more workers (PyTorch warns if they outnumber the cores; [bus error?](../docs/troubleshooting.md#bus-error-in-a-dataloader-worker-devshm-is-too-small)), and changes like the commented one. **Predict** which helps most, and rerun. (On a CPU, pinning cannot help.)
 #
 # - `"pin": True`: batches in pinned memory, which a GPU copies while Python continues (`non_blocking=True`);
 # - `"layout": torch.channels_last`: each pixel's channels next to each other in memory, which convolutions may prefer.
@@ -327,9 +327,9 @@ for above, name in itertools.pairwise(turns):
 #
 # ## Does a larger batch help?
 #
-# **Predict** two ratios of images/s: rung 1's batch to a batch of 2, and the largest batch to rung 1's. (No loader: the images are random numbers, made beforehand.)
+# **Predict** two ratios of images/s: rung 1's batch to a batch of 2, and the largest batch to rung 1's. (The images are random numbers, made beforehand.)
 #
-# If each step has a fixed cost, it takes *fixed + batch × time per image*: images/s rise, then flatten. **Your turn:** which row of your trace cannot depend on the batch? Compare it with the fixed cost.
+# If each step has a fixed cost, it takes *fixed + batch × time per image*: images/s rise, then flatten. **Your turn:** set `row` to the kind in your trace that cannot depend on the batch; compare it with the fixed cost.
 
 
 # %%
@@ -364,7 +364,10 @@ same = np.abs(counts - session.rung_batch).argmin()
 print(f"ResNet-50, {session.image_size} px: at batch {counts[same]},", end=" ")
 print(f"{fixed / fit[same]:.0%} of the step is fixed: {fixed:.0f} ms")
 if row in by_kind:
-    print(f"{row} in your trace: {by_kind[row]:.0f} ms")
+    depends = "does not depend" if row == "optimizer" else "can depend"
+    print(f"{row} in your trace: {by_kind[row]:.0f} ms; it {depends} on the batch")
+elif row != "?":
+    print(f"{row} is none of these kinds:", ", ".join(by_kind))
 for guess, more, fewer in ((guesses[0], same, 0), (guesses[1], -1, same)):
     gain = workshop.ratio(speeds[more] / speeds[fewer])
     print(f"batch {counts[more]} over {counts[fewer]}: × {gain}; you expected × {guess}")
@@ -388,7 +391,7 @@ workshop.figure(fig, alt=f"Images/s, medians: {found}.")
 #
 # ### How much memory does the batch take?
 #
-# The backward pass needs the outputs of the layers, the **activations**, kept until then ([out of memory?](../docs/troubleshooting.md#out-of-memory)). A PyTorch hook counts their bytes. The first convolution returns 3.2 MB per image. **Predict:** how many images fit into a V100's 16 GiB in FP32?
+# The backward pass needs the outputs of the layers, the **activations**, kept until then ([out of memory?](../docs/troubleshooting.md#out-of-memory)). The first convolution returns 3.2 MB per image. **Predict:** how many images fit into a V100's 16 GiB in FP32?
 
 
 # %%
@@ -426,11 +429,11 @@ if device.type == "cuda":
     print(f"the peak grows by {(peaks[1] - peaks[0]) / 16e6:.0f} MB per image on this GPU")
 
 # %% [markdown]
-# By this count, both published batches need about half of a V100's memory, so memory does not explain them. The count leaves out the gradients of activations and cuDNN's workspace. On a GPU, the last line includes them (PyTorch, FP32).
+# By this count, both published batches need about half of a V100's memory, so memory does not explain them. The count leaves out the gradients of activations and cuDNN's workspace. On a GPU, the last line includes them.
 #
 # ## What does a long run need?
 #
-# A real run must survive failures. What must a checkpoint contain? The next cell trains for four steps, twice. Then it trains for two, saves, and resumes for the other two. **Predict:** does it end with the same weights? **Your turn:** complete `save` and `resume` until it does (on a GPU, nearly).
+# What must a checkpoint contain? The next cell trains for four steps, twice. Then it trains for two, saves, and resumes for the other two. **Predict:** does it end with the same weights? **Your turn:** complete `save` and `resume` until it does (on a GPU, nearly).
 
 
 # %%
@@ -480,4 +483,4 @@ print(f"two steps, then two resumed: off by up to {difference(whole, resumed):.2
 # - The learning rate scales with the global batch.
 # - A run that resumes needs the optimizer's state, too.
 #
-# If your step mostly computes, more devices help: notebook 03. If it mostly waits for input, 04 and 05 help more.
+# If your step mostly computes, more devices help (03); if it waits for input, 04 and 05.

@@ -35,6 +35,7 @@ PARTS = re.compile(r"record_function\('(forward|backward|update)'")  # blocks of
 MODES = re.compile(r"\.(zero_grad|eval|train)\(")  # calls that may be outside of those blocks
 CALLS = {".backward(": "backward", "optimizer.step(": "update"}  # that belong in those blocks
 PLACE = "Draw left up to the width minus the side, and top up to the height minus the side."
+UNKNOWN = "It does not know your notebook's names: write the lines, or import the name."
 INDENT = "Indent `def __getitem__` by 4 spaces, its lines by 8, and those of your step by 16."
 
 
@@ -80,6 +81,10 @@ AT_MOST_MISTAKES: tuple[Mistake, ...] = (
      "This is the share of the part.", "Divide the whole by what remains without it."),
     (lambda part, whole: (whole - part) / whole,
      "This is the share that remains.", "Divide the whole by it."),
+    (lambda part, whole: 100 * whole / (whole - part),
+     "This is in percent.", "Twice as fast is 2: leave out the 100."),
+    (lambda part, whole: part / (whole - part),
+     "This is how much faster it gets.", "Twice as fast is 2, not 1: add 1."),
 )  # fmt: skip
 
 
@@ -104,6 +109,8 @@ LR_MISTAKES: tuple[Mistake, ...] = (
      "This is 0.1 for each image.", "0.1 belongs to a global batch of 256: divide by it."),
     (lambda n_gpus, batch: 0.1 * n_gpus * batch / (8 * 208),
      "This is 0.1 for the published run.", "0.1 belongs to a global batch of 256: see `--lr`."),
+    (lambda n_gpus, batch: 0.1 * n_gpus * batch / (8 * 256),
+     "This is 0.1 for 256 images on each of 8 GPUs.", "256 is the global batch: leave out the 8."),
     (lambda n_gpus, batch: 0.1 * (n_gpus * batch / 256) ** 0.5,
      "This is a square root.", "Linear: twice the batch, twice the rate."),
     (lambda n_gpus, batch: 0.1,
@@ -112,7 +119,7 @@ LR_MISTAKES: tuple[Mistake, ...] = (
 
 
 def check_scaled_lr(own: Callable[..., Any]) -> Callable[..., Any]:
-    cases = ((8, 208), (1, 32), (2, 64))
+    cases = ((4, 96), (1, 32), (8, 208))  # not 8 first: an 8 in a formula could cancel it
     return choose_by_cases("scaled_lr", own, scaled_lr, cases, LR_MISTAKES, show=True)
 
 
@@ -155,6 +162,8 @@ def judge_photos(photos: Any) -> str:
             (shape != (3, SIZE, SIZE), f"The shape is {shape}; it must be (3, {SIZE}, {SIZE}).",
              "Resize to (self.size, self.size), convert to RGB, and put the channels first:"
              " permute(2, 0, 1)."),
+            (not one.is_floating_point(), "The values are integers, as in the file.",
+             "Scale them: divide by 127.5 and subtract 1."),
             (one.dtype != torch.float32, f"The values are {one.dtype}, and the weights float32.",
              "Divide the tensor, not NumPy's array, or call .float()."),
         )  # fmt: skip
@@ -284,7 +293,7 @@ def judge_step(own: Callable[..., Any]) -> str:
     refuse(
         (not isinstance(losses[0], torch.Tensor),
          f"The loss is a {type(losses[0]).__name__}: .item() or float() makes Python wait for the"
-         " GPU in every step.", "Return loss.detach(), a tensor that stays on the device."),
+         " GPU in every step.", "Use loss.detach(), a tensor that stays on the device."),
         (getattr(losses[0], "requires_grad", False),
          "The loss still holds its graph, and with it the activations.", "Return loss.detach()."),
     )  # fmt: skip
@@ -323,7 +332,8 @@ def check_script(script: Path) -> str:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if frame.filename == str(script)]
         place = f" (line {lines[-1]})" if lines else ""
-        print(f"✗ train.py{place} ended with {sentence(message(error))}")
+        hint = f" {UNKNOWN}" if type(error) is NameError else ""
+        print(f"✗ train.py{place} ended with {sentence(message(error))}{hint}")
     print("Until it is right, the finished script is used.")
     return ""
 
@@ -343,16 +353,33 @@ def judge_script(script: Path) -> str:
               and it.__module__ == "train"]  # fmt: skip
     if len(photos) != 1 or "main" not in names:
         return "○ train.py: it has no `main`, or not exactly one data set: not checked here."
+    nodes = list(ast.walk(tree))
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
+    pasted = [node.name for outer in functions for node in ast.walk(outer)
+              if node in functions and node is not outer and (
+                  node.name == outer.name == "__getitem__" or node.name == "training_step")
+              ]  # fmt: skip
+    refuse((pasted, f"`def {''.join(pasted[:1])}` is inside of another function.",
+            "Replace the gap by the lines below your `def`."))  # fmt: skip
     try:
         judge_photos(photos[0])
     except NotImplementedError:
-        wrong("`__getitem__` returns nothing.", f"Its last line is a `return`. {INDENT}")
+        wrong("`__getitem__` returns nothing.", f"Its last line must be a `return`. {INDENT}")
     main = names["main"].__code__
     unset = [it.argval for it in dis.get_instructions(main) if it.opname == "LOAD_GLOBAL"]
-    refuse(("loss" in unset, "No line sets `loss`, which `main` prints at the end.",
-            "Call your loss `loss`."))  # fmt: skip
+    stored = {node.id for node in nodes if isinstance(node, ast.Name)
+              and isinstance(node.ctx, ast.Store)}  # fmt: skip
+    known = {*names, *names["__builtins__"], *stored, "loss"}
+    unknown = [name for name in unset if name not in known]
+    refuse(
+        (unknown, f"`main` uses `{''.join(unknown[:1])}`, which is not in train.py.", UNKNOWN),
+        ("loss" in unset, "No line sets `loss`, which `main` prints at the end.",
+         "Call your loss `loss`."),
+    )  # fmt: skip
     try:
         judge_step(step_of(tree, names, script))
+    except NotImplementedError:
+        wrong("`loss` is None after your step.", "backward() and step() return nothing.")
     except NameError as error:
         name = str(error).split("'")[1]
         if name not in main.co_varnames:
@@ -393,7 +420,8 @@ def step_of(tree: ast.Module, names: dict[str, Any], script: Path) -> Callable[.
         (misplaced, "".join(misplaced[:1]), "The trace times each block: move the line there."),
     )  # fmt: skip
     loss = (backward and backward[1]) or "loss"
-    code = ast.parse(f"def step(model, optimizer, images, labels):\n    return {loss}.detach()")
+    code = ast.parse("def step(model, optimizer, images, labels):\n"
+                     f"    return getattr({loss}, 'detach', lambda: {loss})()")  # fmt: skip
     code.body[0].body[:0] = [*modes, *lines]  # type: ignore[attr-defined]
     exec(compile(code, str(script), "exec"), names)
     return names["step"]

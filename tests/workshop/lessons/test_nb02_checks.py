@@ -102,6 +102,7 @@ WRONG_PHOTOS = {
     "axes are mixed up": item(lambda a: tensor(a).reshape(3, *a.shape[:2]) / 127.5 - 1),
     "mixed up. Use permute(2, 0, 1)": item(lambda a: tensor(a).permute(2, 1, 0) / 127.5 - 1),
     "values are torch.float64": item(lambda a: tensor(a / 127.5 - 1).permute(2, 0, 1)),
+    "The values are integers": item(lambda a: tensor(a).permute(2, 0, 1)),
     "became 0.56": item(lambda a: tensor(a).permute(2, 0, 1) / 128 - 1),
     "became 200": item(lambda a: tensor(a).permute(2, 0, 1).float()),
     "of type str, not a number": item(label=lambda self, i: self.files[i].parent.name),
@@ -215,16 +216,49 @@ def test_wrong_rates_are_diagnosed(mistake: Any, capsys: pytest.CaptureFixture[s
     assert f"✗ `scaled_lr`: {diagnosis} {remedy}" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("mistake", nb02.AT_MOST_MISTAKES, ids=lambda mistake: mistake[1])
+def test_wrong_limits_are_diagnosed(mistake: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    wrong, diagnosis, remedy = mistake
+    assert nb02.check_at_most(wrong) is nb02.at_most
+    assert f"✗ `at_most`: {diagnosis} {remedy}" in capsys.readouterr().out
+    for right in (nb02.at_most, lambda part, whole: 1 / (1 - part / whole)):
+        assert nb02.check_at_most(right) is right
+
+
 FINISHED = (ROOT / "exercises" / "ladder" / "1_single.py").read_text()
 INDENTED = "Indent `def __getitem__` by 4 spaces"
+BACKWARD = """            with record_function("backward"):
+                optimizer.zero_grad()
+                loss.backward()
+"""
+EMPTY = BACKWARD.replace("optimizer.zero_grad", "print").replace("loss.backward", "print")
 UPDATE_BLOCK = '            with record_function("update"):\n'
 WRONG_SCRIPTS = {  # what is said: a line of the finished script, and what a learner has instead
     f"unexpected indent. {INDENTED}": ("width, height = image.size", "   width = 1"),
     "`__getitem__` returns nothing": ("return pixels", "result = pixels"),
+    "`def __getitem__` is inside of another": (
+        "    def __getitem__(self, i):\n        image =",
+        "    def __getitem__(self, i):\n        def __getitem__(self, i):\n            return 0\n"
+        "        image =",
+    ),
+    "`def training_step` is inside of another": (
+        "                optimizer.step()\n",
+        "                def training_step(model, optimizer, images, labels):\n"
+        "                    return 0\n",
+    ),
+    "The loss is a float": (
+        "optimizer.step()\n",
+        "optimizer.step()\n" + " " * 16 + "loss = loss.item()\n",
+    ),
+    "`loss` is None after your step": ("  optimizer.step()\n", "  loss = optimizer.step()\n"),
+    "`main` uses `images_of`, which is not": (
+        "model(images), labels)",
+        "images_of(model), labels)",
+    ),
     "Every step adds its gradients": ("optimizer.zero_grad()\n", "pass\n"),
-    "name 'training_step' is not defined": (
-        "loss = F.cross_entropy(model(images), labels)",
-        "loss = training_step(model, optimizer, images, labels)",
+    "`main` uses `training_step`, which is not in train.py. It does not know": (
+        f"loss = F.cross_entropy(model(images), labels)\n{BACKWARD}",
+        f"loss = training_step(model, optimizer, images, labels)\n{EMPTY}",
     ),
     "A `return` ends `main`": ("optimizer.step()\n", "return loss\n"),
     "No line sets `loss`": ("loss = F.cross", "error = F.cross"),
@@ -235,7 +269,10 @@ WRONG_SCRIPTS = {  # what is said: a line of the finished script, and what a lea
         "    pass\n            optimizer.step()",
     ),
     "the weights never change": ("                optimizer.step()", "                pass"),
-    "(line 42) ended with NameError": ("Image.open(self", "open_image(self"),
+    "(line 42) ended with NameError: name 'open_image' is not defined. It does not know": (
+        "Image.open(self",
+        "open_image(self",
+    ),
     "`.backward()` is not in the block `backward`. The trace": (
         f"loss.backward()\n{UPDATE_BLOCK}",
         f"pass\n{UPDATE_BLOCK}                loss.backward()\n",
@@ -244,7 +281,7 @@ WRONG_SCRIPTS = {  # what is said: a line of the finished script, and what a lea
         f"loss.backward()\n{UPDATE_BLOCK}                optimizer.step()",
         f"loss.backward()\n                optimizer.step()\n{UPDATE_BLOCK}                pass",
     ),
-    "and update are missing": ('with record_function("', 'with named("'),
+    "and update are missing": ('with record_function("', 'with torch.cuda.nvtx.range("'),
 }
 
 
