@@ -46,9 +46,7 @@ guess = "?"  # your number
 #   | grep --line-buffered -v '^  '
 
 # %% [markdown]
-# With the same weights, images, crops and kernels, and no randomness, the numbers are equal to the last digit. If they differ, one of these has changed (on a GPU, cuDNN may have chosen other kernels; check [TF32](../docs/troubleshooting.md#results-in-float32-differ-between-two-gpus-tf32)).
-#
-# A checkpoint is a description of the network and a file of arrays. The next cell loads it and prepares images as in validation.
+# A checkpoint is a description of the network and a file of arrays. The next cell prints both accuracies, loads the checkpoint and prepares images as in validation.
 
 # %%
 import copy
@@ -112,6 +110,8 @@ def predict(net, batch):
 logits = predict(model, images)
 
 # %% [markdown]
+# With the same weights, images, crops and kernels, and no randomness, the numbers are equal to the last digit. If they differ, one of these has changed (on a GPU, cuDNN may have chosen other kernels; check [TF32](../docs/troubleshooting.md#results-in-float32-differ-between-two-gpus-tf32)).
+#
 # ## Where is the time going?
 #
 # To time a prediction correctly, you need four things:
@@ -266,13 +266,13 @@ print(f"In turns, the speed of folded over eager: {speed}")
 # A **CUDA graph** records all kernel launches once; `replay()` then starts them with a single call. **Your turn:** write `capture`:
 #
 # 1. Make `static`, a clone of `example`: the graph's input.
-# 2. Warm up: call `net(static)` three times in `with torch.cuda.stream(side):`, with `side = torch.cuda.Stream()`. Before and after, one stream must wait for the other (`wait_stream`, `torch.cuda.current_stream()`).
+# 2. Warm up: call `net(static)` three times in `with torch.cuda.stream(side):`, with `side = torch.cuda.Stream()`. Before, `side` must wait for `torch.cuda.current_stream()`, and afterwards that one for `side` (`wait_stream`).
 # 3. Create `graph = torch.cuda.CUDAGraph()`, and call `output = net(static)` in `with torch.cuda.graph(graph):`. This only records; nothing runs.
 # 4. Return a function `replay(batch)` that copies `batch` into `static`, calls `graph.replay()` and returns `output`. The graph stores only addresses, so keep the weights alive: `def replay(batch, net=net)`.
 #
 # Without a GPU, the check replaces these parts of `torch.cuda` with stand-ins, which save no time.
 #
-# **Then predict** a graph's gain: write `graph_gain`. The recorded H100 takes 4.9 ms for 1 image, 4.6 ms for 16 and 27 ms for 256 in **eager** (operator-by-operator) execution. Launches and kernels overlap, so eager takes as long as the longer of the two; a graph takes as long as its kernels.
+# **Then predict** a graph's gain: write `graph_gain`. The recorded H100 takes 4.9 ms for 1 image, 4.6 ms for 16 and 27 ms for 256 in **eager** (operator-by-operator) execution. Launches and kernels overlap, so eager takes as long as the longer of the two; a graph takes as long as its kernels. (`launches` will be 4.9, `kernels` 27 / 256.)
 
 
 # %%
@@ -309,7 +309,7 @@ caption = f"{session.results['h100.predict.eager.1'].provenance}, float16, 224 p
 workshop.table(rows, ["batch", "version", "img/s", "times eager", "your model"], caption)
 
 # %% [markdown]
-# At batch 1, the model is wrong: one image cannot keep a GPU's cores busy. Still, no kernel runs for at least 1 − 1/7.2 = 86% of eager's time. With a large batch, the kernels hide the launches: a graph is hardly faster than eager execution with **pinned** memory, from which a GPU copies directly. Faster kernels gain more: `torch.compile` fuses what follows a convolution.
+# At batch 1, the model is wrong: one image cannot keep a GPU's cores busy. Still, no kernel runs for at least 1 − 1/7.2 = 86% of eager's time (first row). With a large batch, the kernels hide the launches: a graph is hardly faster than eager execution with **pinned** memory, from which a GPU copies directly. Faster kernels gain more: `torch.compile` fuses what follows a convolution.
 #
 # ## Faster kernels: other engines
 #
@@ -575,13 +575,13 @@ latencies, services = map(np.array, zip(*served[0.8, "single"], strict=True))
 own = services.mean(1)  # ms: the mean service time of each run
 ideal = np.array([[list(ideal_latencies(arrivals / load, service)) for arrivals in sequences]
                   for load in loads])  # fmt: skip
-again = [list(ideal_latencies(arrivals / 0.8, ms))
+slowed = [list(ideal_latencies(arrivals / 0.8, ms))
          for arrivals, ms in zip(sequences, own, strict=True)]  # fmt: skip
 low, middle, high = 0.8 * np.percentile(own, (0, 50, 100)) / service
 print(f"Nominal load 80%; real load {middle:.0%} ({low:.0%} to {high:.0%})")
 means = ideal[0].mean(1)
 print("Mean latency of single, measured over simulated:", workshop.ratio(latencies.mean(1) / means))
-print("  simulation as slow as the run:", workshop.ratio(latencies.mean(1) / np.mean(again, 1)))
+print("  simulated with each run's own mean:", workshop.ratio(latencies.mean(1) / np.mean(slowed, 1)))
 print(f"Simulated means: {min(means):.1f} to {max(means):.1f} ms")
 tails = {}
 for key, runs in served.items():
@@ -590,13 +590,13 @@ gains = {load: workshop.ratio(tails[load, "single"] / tails[load, "batched"]) fo
 for load, gain in gains.items():
     print(f"p95 at {load:.0%} load, single over batched: {gain}")
 marks = np.median(np.percentile(ideal, 95, axis=2, method="inverted_cdf"), axis=1)
-middle = np.median(tails[1.5, "single"])
-print(f"p95 of single at 150% load: {middle:.0f} ms, {marks[1]:.0f} simulated;", end=" ")
+late = np.median(tails[1.5, "single"])
+print(f"p95 of single at 150% load: {late:.0f} ms, {marks[1]:.0f} simulated;", end=" ")
 print(f"you predicted {guess}")
 rows = {f"{load:.0%} load, {name}": p95s for (load, name), p95s in tails.items()}
 fig, ax = plt.subplots(figsize=(9, 3.4), layout="constrained")
-clear = {f"{load:.0%} load, batched" for load, gain in gains.items() if gain.clear}
-workshop.spans(ax, rows, dict.fromkeys(clear, workshop.FINDING))
+sure = {f"{load:.0%} load, batched" for load, gain in gains.items() if gain.clear}
+workshop.spans(ax, rows, dict.fromkeys(sure, workshop.FINDING))
 ax.plot(marks, (0.25, len(servers) + 0.25), "k^", label="single, simulated")
 ax.axvline(service, color="grey", ls=":", label="service time")
 ax.legend()
