@@ -40,7 +40,7 @@ COURSE = (
            "input", "How does a model read a million JPEGs?"),
     Lesson("02", "02_single_gpu", "One GPU", 75, 90,
            "compute", "What happens in a training step?"),
-    Lesson("03", "03_horovod", "Horovod and DDP", 90, 120,
+    Lesson("03", "03_horovod", "Horovod and DDP", 120, 120,
            "communication", "How do many workers train one model?"),
     Lesson("04", "04_tfrecord", "TFRecord", 75, 60,
            "input", "Can the input keep up?"),

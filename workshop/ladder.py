@@ -63,6 +63,10 @@ MISTAKES = (  # that cost no time: what a script has, what it lacks, and the rem
     (r"(?s)\A(?=.*\bDistributedOptimizer\()(?=.*GradScaler\()", r"\.skip_synchronize\(",
      "scaler.step tests gradients that Horovod must exchange before: call optimizer.synchronize()"
      " before it, and scaler.step(optimizer) in `with optimizer.skip_synchronize():`."),
+    (r"(?s)\A(?!.*GradScaler\()(?=.*\bDistributedOptimizer\()"
+     r"(?=.*\boptimizer\.synchronize\()", r"\.skip_synchronize\(",
+     "After synchronize(), Horovod's step() exchanges the gradients again: call it in"
+     " `with optimizer.skip_synchronize():`."),
 )  # fmt: skip
 TRACED_STEPS = 4  # of a ladder script with --trace, after its warm-up: they are not timed
 PROCESS_BYTES, GPU_PROCESS_BYTES = 5 * 2**28, 8 * 2**30  # of a rank of a race, on each device

@@ -3,7 +3,7 @@
 #
 # After this notebook, you can turn a single-GPU script into a multi-GPU one in five changes, recognise what goes wrong without each, write an all-reduce, and estimate what the exchange of gradients costs.
 #
-# **Time:** 90 minutes · **Needs:** notebook 02 · **On a CPU:** about 4 minutes to run · **With one GPU:** most of it runs on the CPU
+# **Time:** 120 minutes · **Needs:** notebook 02 · **On a CPU:** about 4 minutes to run · **With one GPU:** most of it runs on the CPU
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -67,7 +67,7 @@ for name, norm in {
 # %% [markdown]
 # Without batch norm, the two differ only by rounding. With batch norm they differ more, because each rank normalises with the mean and variance of its own images.
 #
-# So the ranks have to average their gradients once per step. The batch determines how much a rank *computes*, the model how much it *exchanges*: 25.6 million `float32` gradients (1,000 classes), 102 MB.
+# So ranks average their gradients in each step. The batch determines how much a rank *computes*, the model how much it *exchanges*: 25.6 million `float32` gradients (1,000 classes), 102 MB.
 #
 # ## How do ranks add up their gradients?
 #
@@ -100,7 +100,7 @@ slider.observe(lambda change: shown.update(Pretty(follow(change.new))), "value")
 slider
 
 # %% [markdown]
-# It takes `2 (n − 1)` steps. The other chunks travel at the same time: chunk `c` starts at rank `c`. In each step, a rank sends one chunk, 1/n of the gradients. In total it sends `2 (n − 1) / n` times their size: 153 MB with 4 ranks, 179 MB with 8. [Patarasuk and Yuan (2009)](https://doi.org/10.1016/j.jpdc.2008.09.002) showed that no algorithm in which the ranks do the adding can send less.
+# It takes `2 (n − 1)` steps. The other chunks travel at the same time: chunk `c` starts at rank `c`. In total a rank sends `2 (n − 1) / n` times their size: 153 MB with 4 ranks, 179 MB with 8. [Patarasuk and Yuan (2009)](https://doi.org/10.1016/j.jpdc.2008.09.002) showed that no algorithm in which the ranks do the adding can send less.
 #
 # **Your turn: write the ring** in 15 lines. In step `s` = 0, 1, …, rank `r` sends chunk `(r − s) % n` to the next rank and receives chunk `(r − s − 1) % n` from the one before. `dist.isend(tensor, rank)` and `dist.irecv(tensor, rank)`, which overwrites its tensor, return at once; call `wait()` on both before you touch a tensor. The chunks, `gradients.tensor_split(n)`, are views in a tuple: change them with `add_` and `copy_`.
 
@@ -122,24 +122,28 @@ nb03.check_ring(all_reduce, "ring.py")
 # %% [markdown]
 # ## What changes in your script?
 #
-# A launcher starts the ranks and passes each its number in an environment variable. An unchanged script ignores it, so every rank runs the whole training, with no error and no speed-up. Five changes turn this into one training run, with Horovod or PyTorch's `DistributedDataParallel` (DDP):
+# A launcher starts the ranks and passes each its number in an environment variable. An unchanged script ignores it, so every rank runs the whole training, with no error and no speed-up. Five changes, and the lines below them, turn this into one training run, with Horovod or PyTorch's `DistributedDataParallel` (DDP):
 #
 # | | Horovod: `import horovod.torch as hvd` | DDP: `from torch import distributed as dist` |
 # |---|---|---|
 # | 1. start | `hvd.init()`, `hvd.local_rank()` | `dist.init_process_group()`, `dist.get_node_local_rank()` |
-# | 2. share | `DistributedSampler(photos, hvd.size(), hvd.rank())`, `set_epoch` | `DistributedSampler(photos)`, `set_epoch` |
+# | 2. share | `DistributedSampler(photos, hvd.size(), hvd.rank())` | `DistributedSampler(photos)` |
 # | 3. rate | `lr * hvd.size()` | `lr * dist.get_world_size()` |
 # | 4. average | `hvd.DistributedOptimizer(optimizer, model.named_parameters())` | `DistributedDataParallel(model)` |
 # | 5. broadcast | `hvd.broadcast_parameters(model.state_dict(), 0)` | done by 4 |
+# | report, trace, save | if `hvd.rank() == 0` | if `dist.get_rank() == 0`; save `model.module` |
+# | count in images/s | `hvd.size()` | `dist.get_world_size()` |
+# | last line | | `dist.destroy_process_group()` |
+# | exposed exchange (optional) | `optimizer.synchronize()` in a range `exchange`, then `step()` in `with optimizer.skip_synchronize():` | before the loop `last = []` and `next(model.parameters()).register_post_accumulate_grad_hook(lambda _: last.append(now()))`; after `backward()`, `last.pop()` to `now()` |
 # | launcher | `horovodrun -np 2 python train.py` | `torchrun --nproc-per-node 2 train.py` |
 #
 # 1. **Start, and pick a device.** Pass the *local* rank, counted within a machine, to `torch.cuda.set_device`; otherwise, NVIDIA's NCCL reports "Duplicate GPU detected".
-# 2. **Share the images.** All ranks compute the same random order, and each takes its share. [A rank with an extra step hangs](../docs/troubleshooting.md#ranks-with-different-numbers-of-steps-stall). `sampler.set_epoch(epoch)` gives each epoch a new order. Pass the rank to `torch.manual_seed`, so that random crops differ, too.
+# 2. **Share the images.** Replace `shuffle=True` by `sampler=`: all ranks compute the same random order, and each takes its share. [A rank with an extra step hangs](../docs/troubleshooting.md#ranks-with-different-numbers-of-steps-stall). In `endless`, `loader.sampler.set_epoch(epoch)` gives each epoch a new order. Pass the rank to `torch.manual_seed`, so that random crops differ, too.
 # 3. **Scale the learning rate** with the global batch.
 # 4. **Average the gradients** over all ranks.
 # 5. **Broadcast** rank 0's weights: they stay equal only if they start equal.
 #
-# [Only rank 0](../docs/troubleshooting.md#ddp-hangs-when-only-rank-0-validates) reports, traces and saves (with DDP, save `model.module`). Count all ranks' images in images/s. Report the **exposed** exchange, the wait between the last gradient and the update, as `communication` instead of `compute`. Horovod waits in `optimizer.step()`: call `optimizer.synchronize()` before it, in a range `exchange`, then `step()` in `with optimizer.skip_synchronize():`. DDP waits in `backward()`: copy the finished script's hook.
+# [Only rank 0](../docs/troubleshooting.md#ddp-hangs-when-only-rank-0-validates) reports. With the optional row, report the **exposed** exchange, during which nothing else runs, as `communication`: from the last gradient to the update. Otherwise, it counts as `compute`.
 #
 # > Horovod's last release is from June 2023, and its CI is [off](https://github.com/horovod/horovod/pull/4318): start new work with DDP.
 #
@@ -150,7 +154,7 @@ for rung in ("2_horovod", "2_ddp"):
     workshop.ladder.changes(rung)
 
 # %% [markdown]
-# First: is the script *correct*? Until your file has the changes, a finished one runs: Horovod's if it is built, else DDP's. (✓ means *seen*, ✗ *missing*, ○ *not seen*.)
+# First: is the script *correct*? Until your file has the changes, a finished one runs: Horovod's if it is built, else DDP's. (✓: *seen*, ✗: *missing*, ○: *not seen*.)
 
 # %%
 flags = ["--image-size", session.small_size, "--batch-size", session.small_batch]
@@ -190,7 +194,7 @@ workshop.ladder.figure()
 # %% [markdown]
 # This is the **ladder**. Left: images/s, coloured by the parts of a step; each dot is one turn. Right: the speed-up over the rung before, with your prediction; a hollow mark means no clear difference. Eight V100s reach an efficiency of 89% (published). Below 1/*n*, *n* ranks are slower than one: [common on a CPU](../docs/troubleshooting.md#more-ranks-on-a-cpu-are-not-faster-too-many-threads), where one rank uses all cores.
 #
-# Which part of a step grew most? *n* ranks that share a CPU's cores need *n* times as long to compute: allow for that first. If compute grew by more, hidden messages may slow it down (measured below). If communication grew, trace it below.
+# Which part of a step grew most? *n* ranks that share a CPU's cores need *n* times as long to compute. If compute grew by more, hidden messages may slow it down (measured below).
 #
 # ## What goes wrong without each change?
 #
@@ -293,7 +297,7 @@ for change, number in first.items():
 #
 # ## How long does a step wait for the exchange?
 #
-# A message takes a fixed **latency** α plus its bytes over the **bandwidth** β. DDP sends gradients in **buckets**. It sends a bucket as soon as it holds 25 MiB (26 MB), the first at 1 MiB. Horovod checks every millisecond and sends what is ready. Both begin *during* the backward pass; what outlasts it is exposed.
+# A message takes a fixed **latency** α plus its bytes over the **bandwidth** β. DDP sends gradients in **buckets**. It sends a bucket as soon as it holds at least 25 MiB (26 MB), the first at 1 MiB. Horovod checks every millisecond and sends what is ready. Both begin *during* the backward pass; what outlasts it is exposed.
 #
 # On the CPU, `overlap.py` times two all-reduces, Gloo's (PyTorch's library for CPUs) and yours, from 4 KiB to 32 MiB, then DDP's backward passes with exchange and without (`noop_hook`).
 
@@ -432,7 +436,7 @@ workshop.figure(fig, alt=f"Time of an all-reduce by size: {said}.")
 # %% [markdown]
 # ### The exposed time
 #
-# From 4 to 64 KiB, α dominates: 16 times the bytes cost little more. That is why gradients travel in buckets. Your ring may be slower for large messages because Gloo adds one part of a chunk while it receives the next, and for small ones because each step runs in Python.
+# From 4 to 64 KiB, α dominates: 16 times the bytes cost little more. That is why gradients travel in buckets. Your ring may be slower for large messages because Gloo adds one part of a chunk while it receives the next.
 #
 # **Your turn: predict when the last message arrives,** in five lines. `full` lists when each bucket is full (seconds after the pass began), `takes` how long each message takes; `alone` is the length of the pass without exchange. Messages leave in the order of the list, each through the sender that becomes free first (Gloo has two, its threads; NCCL one, a stream).
 #
@@ -473,7 +477,7 @@ print(f"You predicted {'?' if guess is None else guess} ms.")
 session.note("exposed_ms", 1e3 * messages, "ms", "exposed exchange of a pass, without waiting")
 
 # %% [markdown]
-# The last layers' gradients leave first. Little of the last message can be hidden: the pass ends soon after its bucket is full.
+# Little of the last message can be hidden: the pass ends soon after its bucket is full.
 #
 # Hidden messages are not free: on shared hardware (cores with Gloo, a few multiprocessors with NCCL), they slow the computation down. Your function ignores this, and the wait for the slowest rank.
 #
@@ -505,9 +509,9 @@ if gpus <= 1:
     print(f"{1e3 * transfer:7.1f} ms  for all gradients by α + bytes / β, with none hidden")
 
 # %% [markdown]
-# DDP's figure shows one step, the table the mean of three. In the shaded parts, only the exchange runs; an orange main thread hands over a bucket. The messages in the forward pass are batch norm's statistics: the trace counts them, the script does not. The profiler does not see Horovod's thread.
+# DDP's figure shows one step, the table the mean of three. In the shaded parts, only the exchange runs; an orange main thread hands over a bucket. The trace also counts exposed moments before the last gradient: hand-overs, and DDP's short broadcasts of batch norm's statistics in the forward pass. The profiler does not see Horovod's thread.
 #
-# An all-reduce ends [when every rank has joined](../docs/troubleshooting.md#a-collective-times-out-although-every-rank-makes-it) and the cores have added it up. If, on a CPU, more is exposed than all gradients would take by α + bytes / β, most of the rest is waiting, for a slower rank or a core: a faster network does not shorten it. The profiler slows only rank 0.
+# An all-reduce ends [when every rank has joined](../docs/troubleshooting.md#a-collective-times-out-although-every-rank-makes-it) and the cores have added it up. If, on a CPU, more is exposed than all gradients would take by α + bytes / β, most of the rest is waiting, which a faster network does not shorten. The profiler slows only rank 0.
 #
 # ## What would eight GPUs lose?
 #
@@ -578,7 +582,7 @@ session.expect(losses)
 # ## Key takeaways
 #
 # - Five changes: start and pick a device, share the images, scale the rate, average, broadcast.
-# - If you forget any of the last four, the script still runs. Count the images, compare the weights, and print the rate.
+# - Without any of the last four, the script still runs. Count the images, compare the weights, and print the rate.
 # - A message takes latency plus bytes over bandwidth. On fast links, little more than the last message is exposed; waiting and shared hardware can cost more.
 #
 # **Try it:** delete the division in `average.py`, and run `leave_out.py` again. Which number betrays it?

@@ -85,6 +85,7 @@ LABEL = r'(data\["image/class/label"\]) - 1'
         ("2_ddp", r"DistributedSampler\(.*?\)", "None", "draws from all images"),
         ("2_ddp", r"manual_seed\(.*\)\)", "manual_seed(0)", "same random numbers"),
         ("4_amp_horovod", r", optimizer\.skip_synchronize\(\)", "", "call optimizer.synchronize()"),
+        ("2_horovod", r", optimizer\.skip_synchronize\(\)", "", "exchanges the gradients again"),
         ("4_amp_ddp", r".*= torch\.amp\.GradScaler.*\n", "", "add a GradScaler"),
         ("4_amp_ddp", AUTOCAST + r"((?s:.*?)\(.backward.\)):", r":\n\2, \1:", "the forward pass"),
         ("4_amp_ddp", AUTOCAST + "( +)(.*)", r":\n\2with \1:\n\2    \3", ""),

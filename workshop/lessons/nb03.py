@@ -100,14 +100,16 @@ def judge_sums(ranks: Sequence[dict[str, Any]], size: int, elements: int) -> Non
          f"Wrong on {size} ranks with {elements} elements, which equal chunks do not cover.",
          "`tensor_split` makes chunks that differ by one element; receive into a tensor of the"
          " chunk's own size."),
+        (off.any() and not waits, "You use what arrives before it has arrived.",
+         "Call `wait()` on what `isend` and `irecv` return before you touch a tensor."),
         (off.any(), f"On rank {rank}, element {element} is {sums[rank, element]:g} instead of"
-         f" {right[rank, element]:g}. Rank r begins with 16 ** r: in hexadecimal,"
-         f" {hexadecimal(sums[rank, element])} instead of {hexadecimal(right[rank, element])}, so"
-         " that each digit counts how often one rank's gradient is in it.",
+         f" {right[rank, element]:g}. Rank r's gradients are 16 ** r, so each hexadecimal digit"
+         " counts how often one rank's were added:"
+         f" {hexadecimal(sums[rank, element])} instead of {hexadecimal(right[rank, element])}.",
          "Each rank has one complete chunk: n - 1 more steps pass the complete chunks on, and"
          " replace what a rank has." if complete else
          "In the first n - 1 steps, receive into a new tensor and add that to your chunk, in place;"
-         " in the next n - 1, replace. Wait for both requests before you use what arrived."),
+         " in the next n - 1, replace. Wait for `irecv` before you use what arrived."),
         (not 0.99 * least < sent < 1.25 * least, "The sums are right, but with `isend` a rank sends"
          f" {sent / elements:.2g} times its gradients.",
          f"A ring sends one chunk per step: {least / elements:.2g} times on {size} ranks."),

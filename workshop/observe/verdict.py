@@ -156,7 +156,7 @@ def share(ranks: list[Rank], alone: list[Rank]) -> tuple[str, str]:
     if few and all(2 * len(single & seen) >= len(seen) for seen in passes):
         return SEEN, f"{text}; the run on one rank reads them too"
     if not took and draw_from_all(ranks, alone):
-        return MISSING, f"{text}: each rank draws from all samples, in its own random order"
+        return MISSING, f"each rank draws from all samples, in its own random order ({text})"
     if took:
         return NOT_SEEN, f"{text}: each took its own shard, perhaps of data in different orders"
     return NOT_SEEN, f"{text}: no shard was seen, and augmentation or chance may hide the rest"

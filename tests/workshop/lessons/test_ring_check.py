@@ -25,6 +25,7 @@ EDITS = [
     ("(rank + 1) % size", "rank + 1", "one that does not exist"),
     ("chunks[(rank - step - 1) % size]", "chunks[(rank - step) % size]", "the chunk that it sends"),
     ("        sending.wait()\n", "", "you do not wait for `isend`"),
+    ("        sending.wait()\n        receiving.wait()\n", "", "before it has arrived"),
     ("    rank, size", "    raise ValueError('mine')\n    rank, size", "ValueError: mine"),
 ]  # fmt: skip
 SHORT = ("in place", "ValueError: mine")  # in `make test`; test_wrong_sums_get... has the others
