@@ -107,6 +107,8 @@ def temperature(answer: Callable[[Any, Any], float]) -> str:
 TEMPERATURE_MISTAKES: tuple[compare.Mistake, ...] = (
     (lambda logits, labels: 1 / best_temperature(logits, labels), "this is 1 / T.",
      "The logits are *divided* by T: large logits need a T above 1."),
+    (lambda logits, labels: math.log(best_temperature(logits, labels)), "this is log T.",
+     "Return its exp()."),
     (lambda logits, labels: best_temperature(logits, labels, twice=True),
      "softmax is computed twice.",
      "Pass logits / T to cross_entropy, which does its own softmax."),
