@@ -110,7 +110,7 @@ def efficiency(compute, ready, nbytes, cap, latency, bandwidth) -> float:
 workshop.check("ex08.overlap", efficiency)
 
 # %% [markdown]
-# Now choose for ResNet-50, with what notebook 03 measured on this machine: the backward pass, and the latency and bandwidth of Gloo. (Without a run of it in profile `cpu` or `gpu`, recorded numbers are used.) The second column assumes that the pass is 10 times as fast on the same link. **Predict** the largest good cap in each: one whose efficiency is at most 1% below the best.
+# Now choose for ResNet-50, with what notebook 03 measured on this machine: the backward pass, and the latency and bandwidth of Gloo. (Without a run of it in profile `cpu` or `gpu`, recorded numbers are used.) The second column assumes that the pass is 10 times as fast on the same link. **Predict** a good cap for each: one whose efficiency is at most 1% below the best.
 
 # %%
 import numpy as np
@@ -137,8 +137,9 @@ if not engine.unanswered(efficiency):
     ])  # fmt: skip
     for cap, (one, ten) in zip(caps, table, strict=True):
         print(f"{cap:9g}{one:14.1%}{ten:18.1%}")
-    largest = [float(caps[column >= 0.99 * column.max()].max()) for column in table.T]
-    print(f"largest good caps: {largest[0]:g} and {largest[1]:g} MB; you predicted {guess or '?'}")
+    good = [[f"{cap:g}" for cap in caps[column >= 0.99 * column.max()]] for column in table.T]
+    print(f"good caps: {', '.join(good[0])} MB | {', '.join(good[1])} MB;", end=" ")
+    print(f"you predicted {guess or '?'}")
     print(f"DDP's buckets of about 25 MB, this pass: {found.alone / found.together:.0%} measured")
 
 # %% [markdown]
