@@ -3,7 +3,7 @@
 #
 # In these exercises, you measure whether the input limits training, and count every validation image exactly once.
 #
-# **Time:** 22 minutes · **Needs:** notebook 05 · **On a CPU:** a few seconds to run
+# **Time:** 22 minutes · **Needs:** notebook 05 · **On a CPU:** about 15 seconds to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
