@@ -97,7 +97,30 @@ def slowdown(read, records: int, clock) -> float:
 workshop.check("ex01.order", slowdown)
 
 # %% [markdown]
-# Notebook 01 measured this ratio on this machine. If the file is in memory, the order matters little. From a disk, it depends on how long a jump takes compared with reading a record: longest on a hard disk, often long on a network file system, shorter on an SSD. Shards that are read in order, with a shuffle buffer, avoid the jumps.
+# Now measure a real file, the road signs' `train.rec`. It was written or read a short time ago, so it is probably in memory, where the order matters little.
+
+# %%
+import time
+
+from workshop.checks import engine
+from workshop.session import ensure_data
+
+ensure_data(session.data_root, session.profile)
+if not engine.unanswered(slowdown):
+    rec = session.data_root / "records" / "train.rec"
+    starts = [int(start) for start in rec.with_suffix(".idx").read_text().split()[1::2]]
+    ends = [*starts[1:], rec.stat().st_size]
+    with open(rec, "rb") as file:
+
+        def read(i):
+            file.seek(starts[i])
+            return file.read(ends[i] - starts[i])
+
+        ratio = slowdown(read, len(starts), time.perf_counter)
+    print(f"{len(starts):,} records: at random, {ratio:.2f} times the time in order")
+
+# %% [markdown]
+# From a disk, it depends on how long a jump takes compared with reading a record: longest on a hard disk, often long on a network file system, shorter on an SSD. Shards that are read in order, with a shuffle buffer, avoid the jumps.
 
 # %% [markdown]
 # ## ex01.index · Where the records start

@@ -161,8 +161,8 @@ print(f"{file.name}: {len(work):,} {'kernels' if kernels else 'operators'}")
 kinds = workshop.trace(file)
 if not engine.unanswered(exposed):
     total, alone = (ms / 3 for ms in exposed(work))
-    print(f"exchange: {total:.1f} ms per step, of which {alone:.1f} ms is exposed", end=" ")
-    print(f"(in the table: {kinds['exchange']:.1f} ms)")
+    print(f"exchange, mean of the 3 steps: {total:.1f} ms, of which {alone:.1f} ms", end=" ")
+    print(f"exposed (in the table: {kinds['exchange']:.1f} ms)")
 
 # %% [markdown]
 # If hidden communication were free, the exposed part would be the most that a faster network could save. On a CPU it is not free: it takes cores from the computation that hides it. Waiting for a slower rank also counts as exchange, and no network shortens that. If most of the exchange is exposed, first check *when* the buckets are sent.

@@ -61,7 +61,7 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # errors only
 # Write `read(shards, rank, size, batch, steps, seed)`, which returns a `tf.data.Dataset` of one rank's batches from the files in the list `shards`.
 #
 # - An element is a pair: images `(batch, height, width, 3)`, float32 from 0 to 1, and integer labels `(batch,)`.
-# - Rank `r` reads files `r`, `r + size`, `r + 2·size` …
+# - Each rank opens its own files only, as many as the others or one more: for example, rank `r` files `r`, `r + size`, `r + 2·size` …
 # - An epoch has exactly `steps` full batches on every rank; the rest is dropped. The files differ in length, so some ranks have more, and a rank that takes an extra step waits for the others' gradients forever.
 # - The files are sorted by class. Return a new random order in each epoch; one pass over the dataset is one epoch. A buffer of 1,000 records is large enough here.
 #
@@ -77,6 +77,7 @@ def read(shards, rank: int, size: int, batch: int, steps: int, seed: int):
 
     def parse(record):
         """Return the image and the label of a record."""
+        # number: the feature of one int64; schema: the features of a record, by name
         ### BEGIN SOLUTION
         number = tf.io.FixedLenFeature([], tf.int64)
         schema = {"height": number, "width": number}

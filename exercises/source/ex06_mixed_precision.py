@@ -119,7 +119,7 @@ if not engine.unanswered(casts):
     print(f"the gradients differ by at most {(gradients[0] - gradients[1]).abs().max():.1g}")
 
 # %% [markdown]
-# Autocast kept the weights and biases that it had converted for the first micro-batch. For ResNet-50's 25.6 million parameters, each round of conversions reads 102 MB and writes 51 MB.
+# Autocast kept the weights and biases that it had converted for the first micro-batch. It still converts nine tensors in each: the images, the logits, their gradient, and those of the six weights and biases. For ResNet-50's 25.6 million parameters, each round of conversions reads 102 MB and writes 51 MB.
 
 # %% [markdown]
 # ## ex06.step · One step too many
@@ -136,7 +136,7 @@ if not engine.unanswered(casts):
 # | `scaler.update()` | halves the scale after an overflow, doubles it after enough good steps |
 # | `torch.nn.utils.clip_grad_norm_(parameters, 1.0)` | scales the gradients down if their total norm is larger than 1 |
 #
-# PyTorch *adds* new gradients to the existing ones; `optimizer.zero_grad()` clears them. Run the cell and use its table to find out what happens. The model has two weights; an "overflow" is a batch whose gradients are infinite.
+# PyTorch *adds* new gradients to the existing ones; `optimizer.zero_grad()` clears them. Run the cell and use its table to find out what happens. The model has two weights; an "overflow" is a batch whose gradients are infinite; "two steps" starts with a scale of 2.
 
 
 # %%

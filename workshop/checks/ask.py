@@ -42,7 +42,8 @@ def check(name: str, answer: Any) -> None:
         raise CheckFailed(result)
     first, then = result.lines
     kind = "box" if result.passed else "box warn"
-    html = f'<div class="{kind}"><b>{escape(first)}</b><br>{escape(then.strip())}</div>'
+    lines = [escape(line) for line in [*first.splitlines(), then.strip()]]
+    html = f'<div class="{kind}"><b>{lines[0]}</b><br>{"<br>".join(lines[1:])}</div>'
     output.show(html, f"{first}\n{then}", {output.RESULT_MIME: {"kind": "check", **asdict(result)}})
 
 

@@ -92,11 +92,6 @@ class Seen:
     parameters: np.ndarray
     size: np.ndarray
 
-    @property
-    def per_second(self) -> float:
-        """Return the training images per second of the whole run."""
-        return float(self.trained.sum() / self.seconds)
-
 
 @contextlib.contextmanager
 def images(per_class: dict[str, int] | None = None) -> Iterator[Case]:

@@ -242,12 +242,15 @@ def call(answer: Callable[..., Any], *arguments: Any, may_be_none: bool = False)
     before = snapshot(arguments)
     result = answer(*arguments)
     names = inspect.signature(answer).parameters
-    for name, old, new in zip(names, before, snapshot(arguments), strict=False):
-        if old != new:
+    new = snapshot(arguments)
+    for name, now, then, value in zip(names, new, before, arguments, strict=False):
+        if now != then:
             wrong(
                 f"`{name}` is changed by your function, but its caller still needs the old values.",
-                "Create a new one: sorted(x) and x - y do; x.sort(), x.pop(), x -= y and x[0] = y"
-                " change x.",
+                f"Work on {name}.clone(): -=, {name}[0] = … and dist.all_reduce change a tensor."
+                if hasattr(value, "clone")
+                else "Create a new one: sorted(x) and x - y do; x.sort(), x.pop(), x -= y and"
+                " x[0] = y change x.",
             )
     if result is None and not may_be_none:
         wrong(NO_RETURN, RETURN)

@@ -177,7 +177,7 @@ def index(answer: Callable[[bytes], Sequence[tuple[int, int]]]) -> str:
         data = [str(size - 16) for _, size in entries(shard)]
         return f"Data bytes per record: {', '.join(data) or 'no record'}."
 
-    compare.examine(answer, shards, entries, why=lengths)
+    compare.examine(answer, shards, entries, INDEX_MISTAKES, one_case=True, why=lengths)
     return f"{len(LENGTHS)} shards, including an empty one and empty records."
 
 
@@ -189,6 +189,14 @@ def entries(shard: bytes) -> list[tuple[int, int]]:
         found.append((at, length + 16))
         at += length + 16
     return found
+
+
+INDEX_MISTAKES: tuple[compare.Mistake, ...] = (
+    (lambda shard: [(at + 12, size) for at, size in entries(shard)],
+     "the offsets are where the data starts.", "A record starts with its length field."),
+    (lambda shard: [(at, size - 16) for at, size in entries(shard)],
+     "the sizes are those of the data alone.", "Add the 16 bytes around it."),
+)  # fmt: skip
 
 
 # --- ex01.leak ------------------------------------------------------------------------------------

@@ -60,8 +60,10 @@ WORK_MISTAKES: tuple[compare.Mistake, ...] = (
     (EXTRA / 3, "this is a third of it.",
      "Three blocks change. Each first 1×1 then has twice the height *and* width."),
     (EXTRA / 100, "this is a fraction.", "Multiply by 100: the answer is in percent."),
-    (EXTRA * 2, "this counts two operations per multiplication in one of the two numbers.",
-     "Count only multiplications in both: v1 has 3,858 million."),
+    (EXTRA * 2, "this is twice the answer.",
+     "Don't count additions: the 3,858 million of v1 are multiplications only."),
+    (EXTRA * V1_MACS / 1e8, "these are the millions that are added.",
+     "Divide by the 3,858 million of v1, and multiply by 100."),
 )  # fmt: skip
 
 

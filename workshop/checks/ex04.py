@@ -81,7 +81,9 @@ def hunt(answer: Iterable[int]) -> str:
         third = ("first", "middle", "last")[min(2, 3 * left[0] // len(script()))]
         wrong(f"you found {len(found)} of {len(bugs)} bugs, and named no line without one.",
               f"Look for another one in the {third} third of the script.", share)  # fmt: skip
-    return " ".join(f"Line {n}: {what}." for n, what in sorted(bugs.items()))
+    either = {line_of(mistake): f" or {line_of(half)}" for half, mistake in OTHER_HALF.items()}
+    lines = [f"  Line {n}{either.get(n, '')}: {what}." for n, what in sorted(bugs.items())]
+    return "\n".join(["all eight:", *lines])
 
 
 # --- tf.data pipelines, also of notebook 04 -------------------------------------------------------
@@ -129,7 +131,8 @@ def judge_epochs(epochs: list[list[np.ndarray]], ends: Sequence[int], steps: int
             (set(taken) != {steps}, f"the ranks return {', '.join(map(str, taken))} full batches"
              f" instead of {steps} each"
              f"{': a rank with more waits for the others forever' * (len(set(taken)) > 1)}.",
-             "Read every shard of the rank to its end, once, and end each epoch after `batch`."),
+             "End the epoch after `batch`: take(steps)." if min(taken) >= steps
+             else "Read each file of the rank to its end, once, and drop only the last images."),
         )  # fmt: skip
     for first, second in zip(*epochs, strict=True):  # of one rank
         order = first.ravel()

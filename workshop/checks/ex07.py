@@ -107,6 +107,8 @@ def temperature(answer: Callable[[Any, Any], float]) -> str:
 TEMPERATURE_MISTAKES: tuple[compare.Mistake, ...] = (
     (lambda logits, labels: 1 / best_temperature(logits, labels), "this is 1 / T.",
      "The logits are *divided* by T: large logits need a T above 1."),
+    (lambda logits, labels: math.log(best_temperature(logits, labels)), "this is log T.",
+     "Return its exp()."),
     (lambda logits, labels: best_temperature(logits, labels, twice=True),
      "softmax is computed twice.",
      "Pass logits / T to cross_entropy, which does its own softmax."),
@@ -122,7 +124,11 @@ def checkpoint_of_notebook(here: session.Session) -> tuple[Path, int]:
         if found := checkpoint.epochs(prefix):
             return prefix, found[-1]
     session.ensure_data(here.data_root, here.profile)
-    use.train("ex07", model_prefix=str(small), num_epochs=4)
+    epochs = 2 if here.profile == "ci" else 24
+    use.train(  # on few images, so that it becomes overconfident
+        "ex07", model_prefix=str(small), num_epochs=epochs, num_examples=160, image_shape=64,
+        crop_area=1.0, lr=0.8, no_val=True,
+    )  # fmt: skip
     return small, checkpoint.epochs(small)[-1]
 
 

@@ -236,8 +236,8 @@ def capstone(answer: Callable[[str, str], None]) -> str:
         )
     return (
         f"all correct, and {ratio:.1f} times as fast as the slow script ({told} in"
-        f" {len(ratios)} turns; in the last, {fast.per_second:.0f} and {slow.per_second:.0f}"
-        " training images per second)."
+        f" {len(ratios)} turns; in the last, yours took {fast.seconds:.1f} s instead of"
+        f" {slow.seconds:.1f} s)."
     )
 
 

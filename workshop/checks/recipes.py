@@ -18,7 +18,6 @@ from workshop.observe import try_script, verdict
 
 RANKS, BATCH, IMAGES, SIDE = 2, 4, 96, 16
 MORE_STEPS = 60  # than any right script takes: it is watched to its end
-CALL = '\ntrain("signs.npz", "out")\n'
 MISSING = {  # a change: what is wrong without it, and what to do
     "start": ("the ranks are not started",
               "Change 1: begin with hvd.init() or dist.init_process_group()."),
@@ -73,9 +72,8 @@ def parallel(answer: Callable[..., Any]) -> str:
             f"each rank takes {steps} steps{as_one}; an epoch on {RANKS} ranks has {right}.",
             f"Divide {IMAGES} images by {RANKS} ranks with {BATCH} images per step each.",
         )
-    return f"{steps} steps on {RANKS} ranks. " + " ".join(
-        f"{text[:1].upper()}{text[1:]}." for change, (_, text) in rows.items() if change != "writes"
-    )
+    said = [f"  {verdict.TITLES[change]}: {text}." for change, (_, text) in rows.items()]
+    return "\n".join([f"{steps} steps on {RANKS} ranks.", *said])
 
 
 def run(answer: Callable[..., Any]) -> verdict.Result:
@@ -86,8 +84,8 @@ def run(answer: Callable[..., Any]) -> verdict.Result:
     """
     with tempfile.TemporaryDirectory(prefix="recipe-") as name:
         folder = Path(name)
-        script = folder / "train.py"
-        script.write_text(alone.cell_of(answer) + CALL, encoding="utf-8")
+        script, call = folder / "train.py", f'\n{answer.__name__}("signs.npz", "out")\n'
+        script.write_text(alone.cell_of(answer) + call, encoding="utf-8")
         signs(folder)
         (folder / "out").mkdir()
         try:

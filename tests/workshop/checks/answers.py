@@ -76,6 +76,7 @@ WRONG_VALUES: list[tuple[str, Any, str]] = [
     ("ex02.work", 5.654, "the share of v1.5's"),
     ("ex02.work", 5.7, "the share of v1.5's"),
     ("ex02.work", 5.75, "is too low"),
+    ("ex02.work", 231, "these are the millions"),
     ("ex02.tune", (0.1, 0.9), "does not settle across the valley"),
     ("ex02.tune", (0.02, 0.9), "4.1e-02 across it"),
     ("ex02.tune", (0.019, 0.0), "e-01 along the valley"),
@@ -397,7 +398,11 @@ RIGHT: dict[str, list[tuple[str, ...]]] = {
         (*HOROVOD, "hvd.broadcast_parameters(net.state_dict(), root_rank=0)",
          "for t in net.state_dict().values():\n        t.copy_(hvd.broadcast(t, root_rank=0))"),
     ],
-    "ex04.recipe": [("(shards).shard(size, rank)", "(shards[rank::size])")],
+    "ex04.recipe": [
+        ("(shards).shard(size, rank)", "(shards[rank::size])"),
+        ("(shards).shard(size, rank)",
+         "(shards[rank * len(shards) // size : (rank + 1) * len(shards) // size])"),
+    ],
     "ex05.headroom": [
         ("in works.items():", "in reversed(works.items()):\n        wait()"),
         ("    wait()\n    works", "    wait()\n    train(load())\n    wait()\n    works",

@@ -137,7 +137,7 @@ def test_exercises_that_take_long_in_full(name):
     result = engine.judge(name, changed(name))
     assert result.passed, result.lines
     if name == "ex03.recipe":
-        for evidence in ("48 samples on each rank, none of them on more", "Averaged", "2 times"):
+        for evidence in ("48 samples on each rank, none of", "gradients: averaged", "2 times"):
             assert evidence in result.said
     for answer, diagnosis in rows_of(name)[QUICK.get(name, 0) :]:
         assert_wrong(name, answer, diagnosis)
@@ -285,6 +285,25 @@ def test_endless_loop_of_ranks_stops_with_its_line():
     result = engine.judge("ex03.sums", answered("ex03.sums", source))
     assert result.outcome == engine.ERROR and "still running" in result.said, result.lines
     assert result.then.startswith("In metric_sums, line "), result.lines
+
+
+@pytest.mark.needs("torch")
+def test_remedies_name_what_is_to_be_done():
+    row = importlib.import_module("torch").ones(2)
+    for value, copy in ([1.0, 2.0], "Create a new one"), (row, "x.clone()"):
+        with pytest.raises(compare.Wrong) as wrong:
+            compare.call(lambda x: x.__setitem__(0, 5.0), value)
+        assert copy in wrong.value.remedy
+    for taken, remedy in ((3, 2), "take(steps)"), ((1, 2), "Read each file"):
+        parts = [np.arange(n * 2).reshape(n, 2) + 10 * i for i, n in enumerate(taken)]
+        with pytest.raises(compare.Wrong) as wrong:
+            ex04.judge_epochs([parts, parts], [10, 20], 2)
+        assert remedy in wrong.value.remedy
+
+
+def test_hunt_lists_the_bugs_in_lines():
+    said = engine.judge("ex04.hunt", LINES).said.splitlines()
+    assert len(said) == 1 + len(LINES) and said[2].startswith("  Line 23 or 24: ")
 
 
 @pytest.mark.parametrize("value", [0.5, 2, None, "True", [True], np.array([1, 0])])
