@@ -581,7 +581,7 @@ low, middle, high = 0.8 * np.percentile(own, (0, 50, 100)) / service
 print(f"Nominal load 80%; real load {middle:.0%} ({low:.0%} to {high:.0%})")
 means = ideal[0].mean(1)
 print("Mean latency of single, measured over simulated:", workshop.ratio(latencies.mean(1) / means))
-print("  simulated with each run's own mean:", workshop.ratio(latencies.mean(1) / np.mean(slowed, 1)))
+print("  simulated with each run's mean:", workshop.ratio(latencies.mean(1) / np.mean(slowed, 1)))
 print(f"Simulated means: {min(means):.1f} to {max(means):.1f} ms")
 tails = {}
 for key, runs in served.items():
