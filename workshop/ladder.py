@@ -68,6 +68,7 @@ MISTAKES = (  # that cost no time: what a script has, what it lacks, and the rem
      "After synchronize(), Horovod's step() exchanges the gradients again: call it in"
      " `with optimizer.skip_synchronize():`."),
 )  # fmt: skip
+BEFORE = {"05": "2", "06": "3_dali", "08": "4_amp"}  # the rung with which a notebook begins
 TRACED_STEPS = 4  # of a ladder script with --trace, after its warm-up: they are not timed
 PROCESS_BYTES, GPU_PROCESS_BYTES = 5 * 2**28, 8 * 2**30  # of a rank of a race, on each device
 
@@ -123,13 +124,11 @@ def is_rung_1(script: Path) -> bool:
 def script(rung: str) -> Path:
     """Return your train.py if it uses what this rung needs and no more, or the finished script.
 
-    If there is no train.py, the script of rung 1 is copied; an existing file is never changed.
+    If there is no train.py, it becomes the script with which the notebook begins; an existing file
+    is never changed.
     """
     own = _own()
-    if not own.exists():
-        own.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(finished("1_single"), own)
-        print(f"{own} was missing: it is the finished script of notebook 02 now, yours to change.")
+    _copy_if_missing()
     wanted = finished(rung)
     if has_gaps(own):
         print(f"{own} still has lines `{GAP}`: using the finished {wanted.name} instead")
@@ -153,11 +152,21 @@ def script(rung: str) -> Path:
     return wanted
 
 
+def _copy_if_missing() -> None:
+    own = _own()
+    if not own.exists():
+        first = finished(BEFORE.get(session.need().number, "1_single"))
+        own.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(first, own)
+        print(f"{own} was missing: it is the finished {first.name} now, yours to change.")
+
+
 def changes(rung: str) -> None:
     """Show how the finished script of a rung differs from the one before: a folded diff.
 
     Both use the same library: yours, or the one named in `rung`.
     """
+    _copy_if_missing()
     name, chosen = split(rung)
     before = list(RUNGS)[list(RUNGS).index(name) - 1]
     old, new = (finished(f"{each}_{chosen or chosen_library()}") for each in (before, name))

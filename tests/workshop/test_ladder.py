@@ -167,7 +167,7 @@ def test_script_trains_and_reports(script: str, photos: Photos, tmp_path: Path) 
 def test_own_script_is_used_for_the_rung_that_it_is_written_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(ladder.session, "need", lambda: type("S", (), {"runs": tmp_path}))
+    monkeypatch.setattr(ladder.session, "need", lambda: SimpleNamespace(runs=tmp_path, number="03"))
     monkeypatch.setattr(ladder.installed, "horovod_serves", lambda backend: True)
     monkeypatch.setattr(ladder.hardware, "machine", lambda: LAPTOP)
     assert ladder.script("1_single") == tmp_path / "train.py"
@@ -187,9 +187,21 @@ def test_own_script_is_used_for_the_rung_that_it_is_written_for(
         assert (tmp_path / "train.py").read_text() == text
 
 
+@pytest.mark.parametrize("number, rung", [("03", "1_single"), *ladder.BEFORE.items()])
+def test_a_missing_script_is_the_one_with_which_a_notebook_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: str, rung: str
+) -> None:
+    here = SimpleNamespace(runs=tmp_path / "runs", number=number)
+    monkeypatch.setattr(ladder.session, "need", lambda: here)
+    finished = ladder.finished(rung)
+    ladder.changes("5_tuned")
+    assert (here.runs / "train.py").read_text() == finished.read_text()
+    assert ladder.script(rung) == here.runs / "train.py"
+
+
 def test_start_script_has_a_gap_for_each_part_of_the_learner(tmp_path, monkeypatch, capsys) -> None:
     own, text = tmp_path / "train.py", (LADDER / "1_single.py").read_text()
-    monkeypatch.setattr(ladder.session, "need", lambda: SimpleNamespace(runs=tmp_path))
+    monkeypatch.setattr(ladder.session, "need", lambda: SimpleNamespace(runs=tmp_path, number="03"))
     assert ladder.start_script() == own
     started = own.read_text()
     ast.parse(started)
@@ -214,7 +226,7 @@ def test_without_an_own_script_what_is_built_decides(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     built: bool, nccl: bool, gpus: int, chosen: str,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(ladder.session, "need", lambda: type("S", (), {"runs": tmp_path}))
+    monkeypatch.setattr(ladder.session, "need", lambda: SimpleNamespace(runs=tmp_path, number="03"))
     monkeypatch.setattr(ladder.installed, "horovod_serves", lambda backend: built)
     monkeypatch.setattr(ladder.installed, "horovod_has", lambda part, backend: nccl)
     monkeypatch.setattr(ladder.hardware, "machine", lambda: replace(LAPTOP, gpus=(GPU,) * gpus))
@@ -234,7 +246,7 @@ def test_without_an_own_script_what_is_built_decides(
 def test_figure_has_both_libraries_and_no_numbers_of_profile_ci(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = SimpleNamespace(runs=tmp_path, profile="cpu")
+    here = SimpleNamespace(runs=tmp_path, profile="cpu", number="03")
     import matplotlib.colors
 
     monkeypatch.setattr(ladder.session, "need", lambda: here)
@@ -322,7 +334,7 @@ def test_race_pairs_the_turns_of_each_rung_with_the_one_before(
             report = Path(runner.flags[runner.flags.index("--report") + 1])
             report.write_text('{"images_per_s": 1, "compute_ms": 9, "input_ms": 1}')
 
-    here = SimpleNamespace(runs=tmp_path, data_root=tmp_path, profile="cpu")
+    here = SimpleNamespace(runs=tmp_path, data_root=tmp_path, profile="cpu", number="03")
     monkeypatch.setattr(ladder.session, "need", lambda: here)
     monkeypatch.setattr(ladder.racing, "race", race)
     monkeypatch.setattr(ladder, "chosen_library", lambda: "ddp")
@@ -361,7 +373,7 @@ def test_a_colour_of_the_ladder_means_the_same_in_a_trace() -> None:
 def test_shards_are_yours_or_written_once(
     photos: Photos, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    here = SimpleNamespace(runs=tmp_path, data_root=photos.root)
+    here = SimpleNamespace(runs=tmp_path, data_root=photos.root, number="03")
     monkeypatch.setattr(ladder.session, "need", lambda: here)
     folder = ladder.shards()
     assert len(list(folder.glob("train-*"))) == len(list((folder / "index").glob("train-*"))) == 8
