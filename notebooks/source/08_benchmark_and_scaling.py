@@ -317,9 +317,9 @@ show("7. restarts, persistent workers", persistent, without)
 # - on a GPU, cuDNN's fastest kernels and 16-bit gradients on the wire: `hvd.Compression.fp16`, or `fp16_compress_hook` in DDP's `register_comm_hook`;
 # - on a CPU, `torch.set_num_threads`: the cores divided by `hvd.local_size()`, or by torchrun's variable `LOCAL_WORLD_SIZE`.
 #
-# Rung 6 adds `torch.compile` ([if it recompiles in every step](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step)). (Recorded on two H100s on different days, batch 256: 5,810 img/s compiled, 4,833 without.)
+# Rung 6 adds `torch.compile` ([if it recompiles in every step](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step)). (Recorded H100s, batch 256: 5,810 img/s compiled, 4,833 without.)
 #
-# Change `runs/train.py` before you open the first diff. **Predict** rung 5's speed-up over rung 4 as `guess`, then run all rungs in turns. (Any of these settings makes it rung 5. With fewer than two GPUs, each rung has one rank, and rung 2 is left out. Rung 6, always the finished script, needs a GPU and `compiled = True`, above.)
+# Change `runs/train.py` (if missing, the next cell copies rung 4) before you open the first diff. **Predict** rung 5's speed-up over rung 4 as `guess`, then run all rungs in turns. (Any setting makes it rung 5. With fewer than two GPUs, each rung has one rank, and rung 2 is left out. Rung 6, always the finished script, needs a GPU and `compiled = True`, above.)
 
 # %%
 from workshop import ladder
@@ -435,7 +435,10 @@ dist.destroy_process_group()  # else a thread of Gloo can abort Python at its ex
 # %% [markdown]
 # ### A model of the exchange
 #
-# **Your turn:** in the **alpha-beta** model (notebook 03), exchanging *S* bytes takes α + *S* / β. Fit α and β to the all-reduces that `bench.py` timed. Divide the equation `seconds = α + size / β` by `seconds` first, so that short messages count as much as long ones; `np.linalg.lstsq` finds α and 1 / β. Then write `causes`: which two of `bench.py`'s four runs differ only in contention, which two only in waiting, and which two only in the exchange?
+# **Your turn:**
+#
+# - `fit`: in the **alpha-beta** model (notebook 03), exchanging *S* bytes takes α + *S* / β. Fit α and β to the all-reduces that `bench.py` timed, with short messages counting as much as long ones: 1 = α / seconds + size / (β · seconds). `np.linalg.lstsq` finds α and 1 / β.
+# - `causes`: which two of `bench.py`'s four runs differ only in contention, which two only in waiting, and which two only in the exchange?
 
 
 # %%
