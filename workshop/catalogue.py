@@ -48,9 +48,9 @@ COURSE = (
            "input", "Who decodes the images?"),
     Lesson("06", "06_mixed_precision", "Mixed precision", 90, 90,
            "compute", "How few bits are enough?"),
-    Lesson("07", "07_inference", "Inference", 60, 90,
+    Lesson("07", "07_inference", "Inference", 75, 90,
            "latency", "How fast is one answer?"),
-    Lesson("08", "08_benchmark_and_scaling", "Scaling", 75, 90,
+    Lesson("08", "08_benchmark_and_scaling", "Scaling", 90, 90,
            "everything", "How much faster are more GPUs?"),
 )  # fmt: skip
 

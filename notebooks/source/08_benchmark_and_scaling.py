@@ -3,7 +3,7 @@
 #
 # In this notebook, you write a clock, measure seven benchmarking mistakes, tune one device, and predict and explain the speed of several ranks. At the end, you decide whether eight more GPUs are worth their price, and how far to trust that prediction.
 #
-# **Time:** 75 minutes · **Needs:** DALI, and the script from notebook 06, which you extend · **On a CPU:** about 4 minutes to run
+# **Time:** 90 minutes · **Needs:** DALI, and the script from notebook 06, which you extend · **On a CPU:** about 4 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
