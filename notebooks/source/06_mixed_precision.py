@@ -3,7 +3,7 @@
 #
 # After this notebook, you can explain what 16-bit formats gain and lose, write a loss scale, and train with `autocast` and `GradScaler`. You can predict which layers become faster by counting operations and bytes, and check it in a trace.
 #
-# **Time:** 90 minutes · **Needs:** DALI, and the script from notebook 05, which you extend · **On a CPU:** about 2 minutes to run
+# **Time:** 90 minutes · **Needs:** DALI, and the script from notebook 05 (replaced if missing), which you extend · **On a CPU:** about 2 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
