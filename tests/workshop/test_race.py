@@ -142,7 +142,7 @@ def test_ladder_records_the_turns_without_traced_steps(
         script.write_text(SCRIPT.replace("time.sleep(0.02)", sleep))
         return script
 
-    here = SimpleNamespace(runs=tmp_path, data_root=tmp_path, profile="cpu")
+    here = SimpleNamespace(runs=tmp_path, data_root=tmp_path, profile="cpu", number="03")
     monkeypatch.setattr(ladder.session, "need", lambda: here)
     monkeypatch.setattr(ladder, "finished", finished)
     monkeypatch.setattr(ladder.hardware, "machine", lambda: replace(LAPTOP, memory=2**20))
@@ -168,7 +168,7 @@ def test_ladder_pairs_no_script_without_turns(
         script.write_text(SCRIPT.replace("trace.step()", "pass") if rung == plain else SCRIPT)
         return script
 
-    here = SimpleNamespace(runs=tmp_path, data_root=tmp_path, profile="cpu")
+    here = SimpleNamespace(runs=tmp_path, data_root=tmp_path, profile="cpu", number="03")
     monkeypatch.setattr(ladder.session, "need", lambda: here)
     monkeypatch.setattr(ladder, "finished", finished)
     monkeypatch.setattr(ladder, "_fit_in_memory", lambda runners: True)
@@ -181,7 +181,7 @@ def test_ladder_pairs_no_script_without_turns(
 def test_traced_run_is_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "1_single.py"
     script.write_text(SCRIPT)
-    here = SimpleNamespace(runs=tmp_path, data_root=tmp_path, profile="cpu")
+    here = SimpleNamespace(runs=tmp_path, data_root=tmp_path, profile="cpu", number="03")
     monkeypatch.setattr(ladder.session, "need", lambda: here)
     monkeypatch.setattr(ladder, "finished", lambda rung: script)
     flags = {"batch_size": 4, "steps": 1, "warm_up": 0, "workers": 1}
