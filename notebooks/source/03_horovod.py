@@ -138,7 +138,7 @@ nb03.check_ring(all_reduce, "ring.py")
 # | launcher | `horovodrun -np 2 python train.py` | `torchrun --nproc-per-node 2 train.py` |
 #
 # 1. **Start, and pick a device.** Pass the *local* rank, counted within a machine, to `torch.cuda.set_device`; otherwise, NVIDIA's NCCL reports "Duplicate GPU detected".
-# 2. **Share the images.** Replace `shuffle=True` by `sampler=`: all ranks compute the same random order, and each takes its share. [A rank with an extra step hangs](../docs/troubleshooting.md#ranks-with-different-numbers-of-steps-stall). In `endless`, `loader.sampler.set_epoch(epoch)` gives each epoch a new order. Pass the rank to `torch.manual_seed`, so that random crops differ, too.
+# 2. **Share the images.** Replace `shuffle=True` with `sampler=`: all ranks compute the same random order, and each takes its share. [A rank with an extra step hangs](../docs/troubleshooting.md#ranks-with-different-numbers-of-steps-stall). In `endless`, `loader.sampler.set_epoch(epoch)` gives each epoch a new order. Pass the rank to `torch.manual_seed`, so that random crops differ, too.
 # 3. **Scale the learning rate** with the global batch.
 # 4. **Average the gradients** over all ranks.
 # 5. **Broadcast** rank 0's weights: they stay equal only if they start equal.

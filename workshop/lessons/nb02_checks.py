@@ -359,8 +359,8 @@ def judge_script(script: Path) -> str:
               if node in functions and node is not outer and (
                   node.name == outer.name == "__getitem__" or node.name == "training_step")
               ]  # fmt: skip
-    refuse((pasted, f"`def {''.join(pasted[:1])}` is inside of another function.",
-            "Replace the gap by the lines below your `def`."))  # fmt: skip
+    refuse((pasted, f"`def {''.join(pasted[:1])}` is inside another function.",
+            "Replace the gap with the lines below your `def`."))  # fmt: skip
     try:
         judge_photos(photos[0])
     except NotImplementedError:

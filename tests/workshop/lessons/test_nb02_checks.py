@@ -236,12 +236,12 @@ UPDATE_BLOCK = '            with record_function("update"):\n'
 WRONG_SCRIPTS = {  # what is said: a line of the finished script, and what a learner has instead
     f"unexpected indent. {INDENTED}": ("width, height = image.size", "   width = 1"),
     "`__getitem__` returns nothing": ("return pixels", "result = pixels"),
-    "`def __getitem__` is inside of another": (
+    "`def __getitem__` is inside another": (
         "    def __getitem__(self, i):\n        image =",
         "    def __getitem__(self, i):\n        def __getitem__(self, i):\n            return 0\n"
         "        image =",
     ),
-    "`def training_step` is inside of another": (
+    "`def training_step` is inside another": (
         "                optimizer.step()\n",
         "                def training_step(model, optimizer, images, labels):\n"
         "                    return 0\n",
