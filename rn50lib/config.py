@@ -245,7 +245,7 @@ class TrainConfig:
         "recipe", "share of the label that is spread over all classes in the training loss only",
         "resume trick", low=0, high=0.99, also="--smoothing")]
     crop_area: Annotated[float, Flag(
-        "recipe", "smallest share of an image that a training crop covers", "input", low=0.001,
+        "recipe", "smallest share of an image that a training crop covers", "input trick", low=0.001,
         high=1, rare=True, also="--min-random-area --scale")]
     val_resize: Annotated[int, Flag(
         "recipe", "shorter side of a validation image before the crop", "input score", low=1,

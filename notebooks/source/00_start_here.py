@@ -77,6 +77,9 @@ guess = None  # your number, in percent
 #
 # The next cell classifies all validation images; `first $EPOCHS` names the weights that training saved. **Predict** the most frequent mistake.
 
+# %%
+pair = None  # the sign and what it is taken for, such as "yield taken for stop"
+
 # %% language="bash" magic_args="-e"
 # rn50 predict -b 240 -o answers.npz first $EPOCHS "$DATA"/val/* 2>&1 > /dev/null  # show only progress
 
@@ -90,7 +93,7 @@ files, probabilities = found["names"], found["probabilities"]
 truth = np.array([Path(file).parent.name for file in files])
 answers, sure = found["classes"][probabilities.argmax(1)], probabilities.max(1)
 wrong = np.flatnonzero(answers != truth)
-print(f"You expected {'?' if guess is None else guess}%.")
+print(f"You expected {'?' if guess is None else guess}%; most often, {pair or '?'}.")
 top1 = 100 * (1 - len(wrong) / len(files))
 session.note("first_top1", top1, "%", "accuracy of your first run")
 (((sign, answer), often),) = Counter(zip(truth[wrong], answers[wrong], strict=True)).most_common(1)
@@ -109,6 +112,9 @@ workshop.figure(fig, alt=f"The mistakes of which the network is surest: {alt}")
 #
 # Where did the time go? Some was spent waiting for images, although a worker process per core decoded the next batches while the network computed. **Predict** the share of waiting, with workers and without (`--data-nthreads 0`: the training process decodes).
 
+# %%
+waiting = None  # two percentages: with workers, without
+
 # %% language="bash" magic_args="-e"
 # rn50 run --network tiny --image-shape 64 -n 1 -b 32 -e $EPOCHS --set crop_area=0.5 \
 #   --data-nthreads 0 --data-root "$DATA" --seed $SEED --report "run-$(date +%s).json" 2>&1
@@ -124,11 +130,12 @@ for run in runs:
     total, wait, top1 = sum(seconds.values()), seconds["data"], run["metrics"]["val.top1"][-1]
     print(f"{network}, batch {batch}, {workers} worker(s): {total:.0f} s plus validation,", end=" ")
     print(f"{wait:.0f} s ({wait / total:.0%}) of them waiting for images; top-1 {top1:.1f}%")
+print(f"You expected {waiting or '?'}% of waiting with workers and without.")
 
 # %% [markdown]
 # Without workers, decoding and computing take turns, so all decoding is waiting. With them, steps wait only if decoding is slower, and at the start of each epoch, when no batch is ready yet. On a GPU, waiting is the most that a faster input can save. Compare the rest of the time, too: if it is longer with workers on a CPU, they slowed the network, as both need the cores.
 #
-# **Your turn:** change the batch instead. **Predict:** with 8 images per step, how many steps per epoch? Does the run take longer? Is the network more accurate? In the last training cell, replace `-b 32` with `-b 8`, delete `--data-nthreads 0`, and run it and the next cell. ResNet-50's top-1 differs by up to 4 points between seeds alone (10 seeds): confirm a difference with `--seed 1` in both runs.
+# **Your turn:** change the batch instead. **Predict:** with 8 images per step, how many steps per epoch? Does the run take longer? Is the network more accurate? In the last training cell, replace `-b 32` with `-b 8`, delete `--data-nthreads 0`, and run it and the next cell. Seeds alone change the top-1, that of ResNet-50 by up to 4 points (10 seeds): confirm a difference with `--seed 1` in both runs.
 #
 # <details><summary>Why?</summary>An epoch has 300 steps. Four times as many steps at a quarter of the learning rate should end about as accurate (*linear scaling*). But each step has a fixed cost, so the run takes longer. Notebook 02 explains both.</details>
 #
@@ -146,8 +153,12 @@ nb00.show_step()
 # %% [markdown]
 # ## Why training is expensive
 #
-# How long does it take to train on ImageNet: 1,281,167 images, 90 epochs in the published recipe? On one V100, a data-centre GPU from 2017, [NVIDIA's program](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) trains at 400.2 images per second in 32-bit precision (FP32) and at 1,442.6 in 16-bit (FP16). **Predict:** hours, days or weeks for each?
-#
+# How long does it take to train on ImageNet: 1,281,167 images, 90 epochs in the published recipe? On one V100, a data-centre GPU from 2017, [NVIDIA's program](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) trains at 400.2 images per second in 32-bit precision (FP32) and at 1,442.6 in 16-bit (FP16). **Predict** the hours for each.
+
+# %%
+expected = None  # two numbers: hours in FP32, in FP16
+
+# %% [markdown]
 # **Your turn:** write a formula for the hours, and one for the MB/s that storage must deliver. The next cell checks them.
 
 
@@ -181,6 +192,7 @@ for gpu, trained, possible in (
     reached = rate * work / 1e12  # TFLOP/s
     hours, read = training_hours(images, passes, rate), megabytes_per_second(rate, kilobytes)
     rows.append([gpu, rate, hours, read, reached, peak, f"{reached / peak:.0%}"])
+print(f"You expected {expected or '?'} hours.")
 workshop.table(rows, ["", "images/s", "hours", "needs MB/s", "TFLOP/s", "peak, TFLOP/s", "of peak"])
 
 # %% [markdown]
