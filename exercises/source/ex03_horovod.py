@@ -54,7 +54,7 @@ run = workshop.use(shard=shard)
 #
 # *find the bug · medium · 10 minutes*
 #
-# Two ranks validate 40 images. Rank 0 has 32 of them and gets 24 right; rank 1 has 8 and gets 2 right. That is 26 of 40, or 65%. The function below returns 50%. Run it and find out why.
+# Two ranks validate 40 images. Rank 0 has 32 of them and gets 24 right; rank 1 has 8 and gets 2 right. That is 26 of 40, or 65%. The function below returns 50% ([the result would depend on the number of GPUs](../docs/troubleshooting.md#validation-accuracy-depends-on-the-number-of-gpus)). Run it and find out why.
 #
 # Each rank calls it with `sums`, a tensor of four numbers: the sum of its losses, its number of top-1 hits, its number of top-5 hits, and its number of images.
 

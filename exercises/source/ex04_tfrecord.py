@@ -62,7 +62,7 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # errors only
 #
 # - An element is a pair: images `(batch, height, width, 3)`, float32 from 0 to 1, and integer labels `(batch,)`.
 # - Each rank opens its own files only, as many as the others or one more: for example, rank `r` files `r`, `r + size`, `r + 2·size` …
-# - An epoch has exactly `steps` full batches on every rank; the rest is dropped. The files differ in length, so some ranks have more, and a rank that takes an extra step waits for the others' gradients forever.
+# - An epoch has exactly `steps` full batches on every rank; the rest is dropped. The files differ in length, so some ranks have more, and a rank that takes an extra step [waits for the others' gradients forever](../docs/troubleshooting.md#ranks-with-different-numbers-of-steps-stall).
 # - The files are sorted by class. Return a new random order in each epoch; one pass over the dataset is one epoch. A buffer of 1,000 records is large enough here.
 #
 # For speed, prepare the next batch while a step computes.

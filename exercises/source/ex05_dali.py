@@ -111,7 +111,7 @@ if not engine.unanswered(headroom):
     print(f"you predicted {guess or '?'}; slower is the {min(('loader', 'device'), key=found.get)}")
 
 # %% [markdown]
-# On a GPU, kernels run while the next batch loads, so `both` can approach the slower of the two. On a CPU, `train` returns when the step is done, so nothing overlaps: `both` is close to *without overlap* (unless other programs slowed one of the three). `rn50 diagnose` makes these measurements for any configuration, and `rn50 workshop try --headroom` for any script.
+# On a GPU, kernels run while the next batch loads, so `both` can approach the slower of the two. On a CPU, `train` returns when the step is done, so nothing overlaps: `both` is close to *without overlap* (unless other programs slowed one of the three). [If the loader is the slower one](../docs/troubleshooting.md#the-gpu-waits-for-data-or-dali-is-not-faster), more workers or DALI help. `rn50 diagnose` makes these measurements for any configuration, and `rn50 workshop try --headroom` for any script.
 
 # %% [markdown]
 # ## ex05.exact · Every image once

@@ -126,7 +126,7 @@ if not engine.unanswered(casts):
 #
 # *find the bug · hard · 14 minutes*
 #
-# This training step runs, and its loss may even fall, but three things are wrong with it. It uses PyTorch's loss scaler, which works like this:
+# This training step runs, and its loss may even fall, but three things are wrong with it. It uses PyTorch's [loss scaler](../docs/troubleshooting.md#nan-in-float16-which-layer-and-what-the-loss-scale-does), which works like this:
 #
 # | call | what it does |
 # |---|---|
@@ -214,7 +214,7 @@ def strides(shape, order: str, multiple: int) -> tuple:
 workshop.check("ex06.layout", strides)
 
 # %% [markdown]
-# PyTorch calls NHWC `channels_last`. The shape does not change, only the strides. Compare yours with PyTorch's:
+# PyTorch calls NHWC `channels_last`. The shape does not change, only the strides ([a layer can lose them](../docs/troubleshooting.md#channels_last-has-no-effect-a-layer-loses-it)). Compare yours with PyTorch's:
 
 # %%
 import torch
