@@ -1,4 +1,4 @@
-"""Every exercise notebook in a kernel, with its solutions and untouched: a test for each."""
+"""Every exercise notebook in a kernel: untouched, solved, and solved at full size."""
 
 from __future__ import annotations
 
@@ -31,11 +31,21 @@ PARAMETERS = [
 
 @pytest.mark.parametrize(("name", "solved"), PARAMETERS)
 def test_exercise_notebook_runs_to_its_end(name, solved, course_data, tmp_path, monkeypatch):
+    execute(name, solved, "ci", course_data, tmp_path, monkeypatch)
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize("name", MASTERS)
+def test_solved_notebook_runs_at_full_size(name, full_data, tmp_path, monkeypatch):
+    execute(name, True, "cpu", full_data, tmp_path, monkeypatch)
+
+
+def execute(name, solved, profile, data, tmp_path, monkeypatch):
     import papermill
 
     mark = uuid.uuid4().hex
     env = clean_environment(
-        RN50_CHECK="record", RN50_DATA=str(course_data), RN50_RUNS=str(tmp_path),
+        RN50_CHECK="record", RN50_DATA=str(data), RN50_RUNS=str(tmp_path),
         TMPDIR=str(tmp_path),
     )  # fmt: skip
     env = env | {processes.MARK: mark} | run.this_kernel(tmp_path / "jupyter")
@@ -47,7 +57,7 @@ def test_exercise_notebook_runs_to_its_end(name, solved, course_data, tmp_path, 
     done = tmp_path / "done.ipynb"
     try:
         papermill.execute_notebook(
-            given, done, {"profile": "ci"}, kernel_name="python3", cwd=tmp_path,
+            given, done, {"profile": profile}, kernel_name="python3", cwd=tmp_path,
             progress_bar=False, execution_timeout=LIMIT_S,
         )  # fmt: skip
     finally:
