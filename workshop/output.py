@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import io
+import math
 import os
 import statistics
 import uuid
@@ -187,6 +188,23 @@ def cell_text(value: Any) -> str:
     return str(value)
 
 
+def table_cells(rows: Sequence[Sequence[Any]]) -> list[list[str]]:
+    """Return a table's cells as text; a column's small numbers have equally many decimals.
+
+    They are at most those of three digits, so that 3.0 stands next to 3.4.
+    """
+    texts = [[cell_text(value) for value in row] for row in rows]
+    for i, column in enumerate(zip(*rows, strict=True)):
+        small = [row for row, v in enumerate(column) if isinstance(v, float) and abs(v) < 10]
+        small = [row for row in small if "e" not in texts[row][i]]
+        places = max((len(texts[row][i].partition(".")[2]) for row in small), default=0)
+        for row in small:
+            if value := float(texts[row][i]):
+                digits = 2 - math.floor(math.log10(abs(value)))
+                texts[row][i] = f"{value:.{min(digits, places)}f}"
+    return texts
+
+
 def table_html(rows: Sequence[Sequence[Any]], columns: Sequence[str], caption: str = "") -> str:
     """Return the table as HTML; a column of numbers is right-aligned."""
     kinds = []
@@ -195,18 +213,18 @@ def table_html(rows: Sequence[Sequence[Any]], columns: Sequence[str], caption: s
         numeric = bool(values) and all(isinstance(value, int | float) for value in values)
         kinds.append(' class="n"' if numeric else "")
 
-    def line(tag: str, row: Sequence[Any]) -> str:
+    def line(tag: str, row: Sequence[str]) -> str:
         cells = zip(kinds, row, strict=True)
-        inner = (f"<{tag}{kind}>{escape(cell_text(value))}</{tag}>" for kind, value in cells)
+        inner = (f"<{tag}{kind}>{escape(text)}</{tag}>" for kind, text in cells)
         return f"<tr>{''.join(inner)}</tr>"
 
     title = f"<caption>{escape(caption)}</caption>" if caption else ""
-    body = "".join(line("td", row) for row in rows)
+    body = "".join(line("td", row) for row in table_cells(rows))
     return f"<table>{title}<thead>{line('th', columns)}</thead><tbody>{body}</tbody></table>"
 
 
 def table_text(rows: Sequence[Sequence[Any]], columns: Sequence[str], caption: str = "") -> str:
-    lines = [list(columns), *[[cell_text(value) for value in row] for row in rows]]
+    lines = [list(columns), *table_cells(rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
     text = ["  ".join(v.ljust(w) for v, w in zip(line, widths, strict=True)) for line in lines]
     return "\n".join(([caption] if caption else []) + [line.rstrip() for line in text])

@@ -1,4 +1,4 @@
-"""Drawings of measured turns."""
+"""Drawings of measured turns, and tables."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 plt = pytest.importorskip("matplotlib.pyplot")
 
 import workshop  # noqa: E402
+from workshop import output  # noqa: E402
 
 
 def test_spans_show_the_range_and_the_median_of_each_name() -> None:
@@ -35,3 +36,10 @@ def test_ranges_show_the_median_above_the_end_of_its_bar() -> None:
         assert text.get_window_extent().y1 < axes.bbox.y1  # it stays inside
     assert [bar.get_width() for bar in axes.patches] == [1000, 1000]
     plt.close(fig)
+
+
+def test_the_small_numbers_of_a_column_have_equally_many_decimals() -> None:
+    rows = [[3.0, 0.05, None, 0.0], [3.4, 2.0, 1, 1e-05], [9.996, 12.25, 1200, 0.5]]
+    assert output.table_cells(rows) == [
+        ["3.0", "0.05", "–", "0"], ["3.4", "2.00", "1", "1e-05"], ["10.0", "12.2", "1,200", "0.5"],
+    ]  # fmt: skip
