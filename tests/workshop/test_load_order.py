@@ -9,17 +9,16 @@ import pytest
 
 from tests.conftest import clean_environment
 
-NOTEBOOK = """
-import workshop
-import tensorflow
-import torch
-torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1).step()
-"""
+STEP = "import torch; torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1).step()"
 
 
 @pytest.mark.acceptance
 @pytest.mark.needs("torch", "tensorflow", "triton")
-def test_an_optimizer_after_tensorflow_does_not_end_the_process() -> None:
-    done = subprocess.run([sys.executable, "-c", NOTEBOOK], env=clean_environment(),
-                          capture_output=True, text=True)  # fmt: skip
+@pytest.mark.parametrize("order", ["workshop, tensorflow", "tensorflow, workshop"])
+def test_an_optimizer_after_tensorflow_does_not_end_the_process(order: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", f"import {order}; {STEP}"], env=clean_environment(),
+        capture_output=True, text=True,
+    )  # fmt: skip
     assert done.returncode == 0, (done.returncode, done.stderr[-2000:])
+    assert ("import workshop first" in done.stderr) == (order == "tensorflow, workshop")
