@@ -106,7 +106,7 @@ if __name__ == "__main__":
 # for turn in $(seq $TURNS); do python first.py; done | tee first.txt
 
 # %% [markdown]
-# Suppose that you publish "My ResNet-50 trains at …" with the largest of these numbers. Is that true? **Find three mistakes.**
+# You publish "My ResNet-50 trains at …" with the largest of these numbers. **Find three mistakes.**
 #
 # **Your turn: write a better clock**, in about eight lines. `step()` may return before its work is done; `wait()` returns when all work is done.
 
@@ -131,7 +131,7 @@ measure = nb08_checks.check_clock(measure, "clock.py")
 #
 # ### 1. No warm-up, and a clock that does not wait
 #
-# The first steps allocate memory and choose kernels. On a GPU, `step` returns as soon as its work is queued. On a CPU, it returns when it is done, so the next cell runs it in a thread, which stands in for the queue. (A step may be slower there: compare only within a line. On a GPU, launching takes a larger part of a step, so the ratio is smaller.)
+# The first steps allocate memory and choose kernels. On a GPU, `step` returns as soon as its work is queued. On a CPU, it returns when it is done, so the next cell runs it in a thread, which stands in for the queue. (A step may be slower there: compare only within a line.)
 
 
 # %%
@@ -205,18 +205,28 @@ print(f"your warm steps: the best of 5 is {above:.1%} above the mean")
 # %% [markdown]
 # ### 3. Batch 208 versus batch 96
 #
-# NVIDIA's table (see [below](#Predict-GPUs-you-do-not-have)) reports FP16 as 3.6 times as fast as FP32 on a V100, but with 208 images per step instead of 96. How much do 16 bits gain with equal batches? Let what you compare **take turns**, so that a slowdown affects both.
+# NVIDIA's table (see [below](#Predict-GPUs-you-do-not-have)) reports FP16 as 3.6 times as fast as FP32 on a V100, but with 208 images per step instead of 96. What you compare must have the same batch, and **take turns**, so that a slowdown affects all of it.
+#
+# **Your turn: write `in_turns`**, in two or three lines. `once(work)` measures a `work` once, and `works` is a list of them.
+
 
 # %%
-guess = None  # your ratio
+def in_turns(works, turns, once):
+    """Return an array (turns, works) of what `once(work)` returns; the works take turns."""
+    return None  # your code
+
+
+# %%
+in_turns = nb08_checks.check_turns(in_turns)
+guess = None  # your ratio of two gains: with unequal batches over with equal ones
 batch = 4 if emulated else big
 fewer = max(2, batch // 2)
 in_half = training_step(batch, pixels, dtype=half)
 in_full = training_step(batch, pixels, dtype=torch.float32)
 in_small = training_step(fewer, pixels, dtype=torch.float32)
-variants = in_half, in_full, in_small
-turns = [[measure(one, 1, 1, wait)[0] for one in variants] for _ in range(session.turns)]
-half_s, full_s, small_s = np.array(turns).T
+variants = [in_half, in_full, in_small]
+times = in_turns(variants, session.turns, lambda step: measure(step, 1, 1, wait)[0])
+half_s, full_s, small_s = np.transpose(times)
 print(
     f"{str(half).removeprefix('torch.')} over {'TF32' if gpus else 'float32'}, batches {batch} and {fewer}:"
 )
@@ -266,7 +276,7 @@ torch.cuda.empty_cache()  # the processes below need the memory
 #
 # While you validate or save, the `DataLoader` fills its queue, and a short epoch then only drains that queue.
 #
-# In [NVIDIA's commands](../docs/recipes.md#what-the-published-speeds-measured), `--num-examples 25600` sets the length of DALI's iterator: with eight GPUs, that means about six restarts in 100 timed iterations. (This follows from the source code; its cost was never published.) For 6, the next cell times 3 batches after a pause, then 10 after the queue is empty; for 7, epochs of 10 batches and one long epoch. A restart starts new processes with an empty queue; with `persistent_workers`, the processes stay, as DALI's threads do.
+# In [NVIDIA's commands](../docs/recipes.md#what-the-published-speeds-measured), `--num-examples 25600` sets the length of DALI's iterator: with eight GPUs, that means about six restarts in 100 timed iterations (by its source code). For 6, the next cell times 3 batches after a pause, then 10 after the queue is empty; for 7, epochs of 10 batches and one long epoch. A restart starts new processes with an empty queue; with `persistent_workers`, the processes stay, as DALI's threads do.
 
 # %%
 from PIL import Image
@@ -300,9 +310,9 @@ def loader_rate(files, epochs, persistent=False):
 
 
 epochs = session.batches // 10
-loaders = (files, epochs), (files, epochs, True), (files * epochs, 1)
-turns = [[loader_rate(*loader) for loader in loaders] for _ in range(session.turns)]
-restarts, persistent, without = np.array(turns).T
+loaders = [(files, epochs), (files, epochs, True), (files * epochs, 1)]
+rates = in_turns(loaders, session.turns, lambda loader: loader_rate(*loader))
+restarts, persistent, without = np.transpose(rates)
 show("7. restarts", restarts, without, guesses[7])
 show("7. restarts, persistent workers", persistent, without)
 
@@ -319,7 +329,7 @@ show("7. restarts, persistent workers", persistent, without)
 #
 # Rung 6 adds `torch.compile` ([if it recompiles in every step](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step)). (Recorded H100s, batch 256: 5,810 img/s compiled, 4,833 without.)
 #
-# Change `runs/train.py` (if missing, the next cell copies rung 4) before you open the first diff. **Predict** rung 5's speed-up over rung 4 as `guess`, then run all rungs in turns. (Any setting makes it rung 5. With fewer than two GPUs, each rung has one rank, and rung 2 is left out. Rung 6, always the finished script, needs a GPU and `compiled = True`, above.)
+# Change `runs/train.py` (if missing, the next cell copies rung 4) before you open the first diff. **Predict** rung 5's speed-up over rung 4 as `guess`, then run all rungs in turns. (Whatever it sets, your script is rung 5. With fewer than two GPUs, each rung has one rank, and rung 2 is left out. Rung 6, always the finished script, needs a GPU and `compiled = True`, above.)
 
 # %%
 from workshop import ladder
@@ -428,6 +438,7 @@ del ddp, ways, options  # DDP keeps the process group open, too
 dist.destroy_process_group()  # else a thread of Gloo can abort Python at its exit
 
 # %% language="bash" magic_args="-e"
+# # about a minute on two cores
 # export OMP_NUM_THREADS=$CORES  # a rank's share of the cores
 # torchrun --standalone --nproc-per-node $RANKS bench.py > together.json 2> errors.txt \
 #   || (cat errors.txt; exit 1)
@@ -458,12 +469,19 @@ causes = nb08_checks.check_causes(causes)
 if gpus == 1:
     print("The ranks share one GPU and exchange over Gloo: two GPUs would lose less.")
 found = json.loads(Path("together.json").read_text().splitlines()[-1])
-alpha, beta = fit(*np.array(found["all_reduce"]).T)
+sizes, seconds = np.array(found["all_reduce"]).T
+alpha, beta = fit(sizes, seconds)
 sending = alpha + found["bytes"] / beta
-error = (alpha + found["all_reduce"][-1][0] / beta) / found["all_reduce"][-1][1] - 1
-print(f"largest message: the line is off by {error:+.0%} (beyond ±20%: no verdict on α-β)")
+off = (alpha + sizes / beta) / seconds - 1
 print(f"α {1e6 * alpha:.0f} µs (below 0: noise), β {1e-9 * beta:.2f} GB/s:", end=" ")
 print(f"{found['bytes'] / 1e6:.0f} MB of gradients take {1000 * sending:.0f} ms without overlap")
+fig, ax = plt.subplots(figsize=(5, 2.8), layout="constrained")
+ax.loglog(1e-6 * sizes, 1000 * seconds, "o", label="measured")
+ax.loglog(1e-6 * sizes, 1000 * (alpha + sizes / beta), "k-", label="α + S / β")
+ax.set(xlabel="S, the size of a message, MB", ylabel="ms, median")
+ax.set_title(f"The line is off by {np.median(abs(off)):.0%}, for 26 MB by {off[-1]:+.0%}")
+ax.legend()
+workshop.figure(fig, alt="The time of an all-reduce by size, with your line.")
 
 # %%
 fig, axes = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained", sharex=True, sharey=True)
@@ -499,7 +517,7 @@ both = [cause for name, cause in clear if name == "weak" and ("strong", cause) i
 print("Clear causes, in both measurements:", ", ".join(both) or "none")
 
 # %% [markdown]
-# *alone* times the number of ranks is the speed without losses. In strong scaling, it is lower if a smaller batch takes more than its share of the time; a faster network would not help. The × of a cause is (*alone* + cause) / *alone*, on rank 0. On a CPU, *alone* has only its share of the cores: one process with all of them (your clock) may be faster than all ranks. If the exchange is clearly shorter than α-β, the backward pass hid part of it. If it is clearly longer and the line fits, DDP's copies or slower computing add to it; `noop_hook`, as in notebook 03, separates them. Otherwise, you cannot tell.
+# *alone* times the number of ranks is the speed without losses. In strong scaling, it is lower if a smaller batch takes more than its share of the time; a faster network would not help. The × of a cause is (*alone* + cause) / *alone*, on rank 0. On a CPU, your clock (one process, all cores) may be faster than all ranks. If the exchange is clearly shorter than α-β, the backward pass hid part of it. If it is clearly longer, and the line within 20% at 26 MB, DDP's copies or slower computing add to it; `noop_hook`, as in notebook 03, separates them. Otherwise, you cannot tell. (One dot is far off? Something else ran: repeat from `bench.py` on.)
 #
 # ## Predict GPUs you do not have
 #
@@ -532,7 +550,7 @@ errors = np.abs([row[3:] for row in rows]).mean(axis=0)
 rows = [[*row[:2], *(f"{error:+.1f}" for error in row[3:])] for row in rows]
 rows.append(["mean absolute error", None, *(f"{error:.1f}" for error in errors)])
 workshop.table(rows, ["published", "GPUs", *models], "Error of the predicted speed, %")
-print(f"you expected {closest}")
+print(f"closest: {models[errors.argmin()]}; you expected {closest}")
 
 # %% [markdown]
 # Bandwidth and latency alone explain almost none of the V100s' loss. On the A100s, *perfect* misses the mixed-precision rows by 1.5 and 2.3%, *stragglers* by 5.1 and 6.7%. Over all eight rows, the last two models err by 3 to 4% on average, but assume different causes, neither of them plausible: the same links would reach 6 to 7% of their bandwidth in mixed precision but 20 to 33% in FP32, and the same GPUs' steps vary by 7 to 17% and by 3 to 4%, respectively. A model can predict a speed without explaining it. Only controls and a trace show *why* a step takes longer, such as the 18 ms of notebook 03.

@@ -319,6 +319,7 @@ def body(function: Any) -> str:
         ("07", ["capture", "graph_gain"], "would save about 30% of a prediction"),
         ("07", ["ideal_latencies", "take"], ""),
         ("08", ["measure"], ""),
+        ("08", ["in_turns"], ""),
         ("08", ["fit", "causes"], "β 1.00 GB/s: 100 MB of gradients take 101 ms"),
     ],
 )

@@ -19,9 +19,7 @@ NEAR_S = 0.008  # between the end of a step and the clock that is read after it
 TRIES = 3  # on a busy machine
 ALPHA, BETA = 50e-6, 2e9  # of the check's messages: seconds, and bytes per second
 SIZES = 2.0 ** np.arange(12, 28)
-NOISE = 0.03 * np.resize([1, -1, -1, 1], len(SIZES))
-NOISE[[0, -1]] = 0.3  # two of them are not enough for a fit
-SECONDS = (ALPHA + SIZES / BETA) * (1 + NOISE)
+SECONDS = (ALPHA + SIZES / BETA) * (1 + 0.3 * ((SIZES > 1e5) & (SIZES < 8e6)))  # tells weights
 LARGE = 100 * 2.0 ** np.arange(11, 19)  # those of bench.py
 
 
@@ -37,6 +35,11 @@ def measure(step: Function, steps: int, warm_up: int, wait: Function) -> list[fl
         wait()
         seconds.append(time.perf_counter() - begin)
     return seconds
+
+
+def in_turns(works: Sequence[Any], turns: int, once: Function) -> Any:
+    """Return an array (turns, works) of what `once(work)` returns; the works take turns."""
+    return np.array([[once(work) for work in works] for _ in range(turns)])
 
 
 def fit(size: Any, seconds: Any) -> tuple[float, float]:
@@ -72,6 +75,8 @@ CAUSE_MISTAKES: tuple[Mistake, ...] = (
     (lambda *s: tuple(np.maximum(0.0, np.diff(s))),
      "It hides negative differences.", "Keep them: noise goes both ways."),
     (lambda *s: (s[3] - s[2], s[2] - s[1], s[1] - s[0]), "The order is reversed.",
+     "Return contention, waiting, exchange."),
+    (lambda *s: (s[2] - s[1], s[1] - s[0], s[3] - s[2]), "Waiting comes first.",
      "Return contention, waiting, exchange."),
 )  # fmt: skip
 DECISIONS = (
@@ -120,6 +125,11 @@ def check_clock(yours: Function, file: str) -> Function:
     chosen = choose("measure", yours, measure, judge, show=True)
     write_chosen(file, chosen, measure, "measure")
     return chosen
+
+
+def check_turns(yours: Function) -> Function:
+    """Return a learner's `in_turns` if it is right, else the finished one; print what is wrong."""
+    return choose("in_turns", yours, in_turns, lambda: judge_turns(yours), show=True)
 
 
 def check_fit(yours: Function) -> Function:
@@ -221,35 +231,77 @@ def judge_seconds(got: Any, took: np.ndarray, called: int) -> None:
           " call.")  # fmt: skip
 
 
+def judge_turns(yours: Function) -> str:
+    """Raise Wrong unless each work runs once per turn, in any order, and its result is kept."""
+    works, turns, calls = ["a", "b", "c"], 4, []
+
+    def once(work: str) -> float:
+        calls.append(work)
+        return 10.0 * len(calls)
+
+    got = yours(works.copy(), turns, once)
+    if got is None:
+        raise NotImplementedError
+    n = len(works)
+    rows = [calls[i : i + n] for i in range(0, len(calls), n)]
+    order = f"With the works a, b and c and 4 turns, the calls were {' '.join(calls)}."
+    refuse(
+        (len(calls) != n * turns, f"{order} That is {len(calls)} instead of {n * turns}.",
+         "Call `once` for each work in each turn, and no more: it warms up itself."),
+        (calls == sorted(calls), f"{order} A slowdown would hit one work only.",
+         "Swap the loops: the turns outside, the works inside."),
+        (any(set(row) != set(works) for row in rows), order, "Call each work once per turn."),
+    )  # fmt: skip
+    right = [[10.0 * (n * turn + row.index(work) + 1) for work in works]
+             for turn, row in enumerate(rows)]  # fmt: skip
+    values = numbers(got, "the result")
+    refuse(
+        (values.shape == (n, turns), f"Its shape is {values.shape}: a row per work.",
+         "Return a row per turn."),
+        (values.shape != (turns, n), f"Its shape is {values.shape} instead of {(turns, n)}.",
+         "Return all results: the ratio is taken turn by turn."),
+    )  # fmt: skip
+    for turn, (row, due) in enumerate(zip(values.tolist(), right, strict=True), 1):
+        refuse((row != due, f"Turn {turn} is {shown(row)} instead of {shown(due)}.",
+                "Put what `once` returns into the work's column."))  # fmt: skip
+    return "`in_turns` is right: the notebook uses yours."
+
+
 def judge_fit(yours: Function) -> str:
     got = yours(SIZES.copy(), SECONDS.copy())
     if got is None:
         raise NotImplementedError
+    refuse((isinstance(got, tuple) and len(got) == 4, "This is all that lstsq returns.",
+            "Its first item has α and 1 / β: take [0]."))  # fmt: skip
     alpha, beta = like(got, (0.0, 0.0), "the result")
 
     def near(*wanted: float) -> bool:
-        return bool(np.allclose([alpha, beta], wanted, rtol=0.2))
+        return bool(np.allclose([alpha, beta], wanted, rtol=0.05))
 
-    if near(ALPHA, BETA):
+    if near(*(right := fit(SIZES, SECONDS))):
         alpha, beta = like(yours(LARGE.copy(), ALPHA + LARGE / BETA), (0.0, 0.0), "the result")
         refuse((not near(ALPHA, BETA), f"With α = {1e6 * ALPHA:.0f} µs and messages of 0.2 MB and"
                 f" more, it returns {1e6 * alpha:.0f} µs.", "Fit a line to all messages: even the"
                 " shortest takes α and its bytes / β."))  # fmt: skip
         return "`fit` is right: the notebook uses yours."
-    per_byte, start = np.polyfit(SIZES, SECONDS, 1)
     columns = np.stack([1 / SECONDS, SIZES / SECONDS], axis=1)
     unscaled = np.linalg.lstsq(columns, SECONDS)[0]
+    lines = [np.polyfit(SIZES, SECONDS, 1, w=SECONDS**-power) for power in (0, 0.5, 2)]
+    unweighted, *otherwise = ((start, 1 / per_byte) for per_byte, start in lines)
     refuse(
-        (near(ALPHA, 1 / BETA), "The second number is in seconds per byte.",
+        (near(right[0], 1 / right[1]), "The second number is in seconds per byte.",
          "β is bytes per second, its inverse."),
-        (near(BETA, ALPHA) or near(1 / BETA, ALPHA), "β comes first.", "Return α first."),
-        (near(1e6 * ALPHA, BETA / 1e9), "These are µs and GB/s.",
+        (near(*right[::-1]) or near(1 / right[1], right[0]), "β comes first.", "Return α first."),
+        (near(1e6 * right[0], right[1] / 1e9), "These are µs and GB/s.",
          "Return seconds, and bytes per second."),
         (near(unscaled[0], 1 / unscaled[1]), "Only the left side is divided by `seconds`.",
          "On the right, seconds / seconds is 1: pass np.ones(len(size))."),
-        (near(start, 1 / per_byte) or near(start, per_byte),
+        (near(*unweighted) or near(unweighted[0], lines[0][0]),
          f"α is {1e6 * alpha:.0f} µs, but 4 KB take {1e6 * SECONDS[0]:.0f} µs: the largest messages"
          " dominate the squares.", "Divide both sides by `seconds` first."),
+        (any(near(*line) for line in otherwise), "Messages do not all count the same.",
+         "polyfit squares its weights, too: pass w=1 / seconds."),
     )  # fmt: skip
-    wrong(f"For messages with α = {ALPHA:.3g} s and β = {BETA:.3g} bytes/s, it returns"
-          f" {alpha:.3g} and {beta:.3g}.", "Compare your equation with the one above.")  # fmt: skip
+    texts = [f"{a:.3g} and {b:.3g}" for a, b in ((alpha, beta), right)]
+    wrong(f"For the check's messages, α and β are {texts[0]} instead of {texts[1]}.",
+          "Compare your equation with the one above.")  # fmt: skip

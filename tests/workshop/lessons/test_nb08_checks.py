@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import random
 import runpy
 import statistics
 import time
@@ -166,16 +167,25 @@ def one_sided(columns: Any, seconds: Any) -> Any:
     return alpha, 1 / per_byte
 
 
+def powered(size: Any, seconds: Any, power: float) -> Any:
+    slope, start = np.polyfit(size, seconds, 1, w=seconds**-power)
+    return start, 1 / slope
+
+
 FITS = {
     "✓": nb08.fit,
     "✓ ": weighted,
     "not written yet": lambda size, seconds: None,
     "seconds per byte": fitted(lambda a, b: (a, 1 / b)),
     "Return α first": fitted(lambda a, b: (b, a)),
-    "even the shortest takes α": lambda x, y: (y.min(), (x / y).max()),
+    "even the shortest takes α": lambda x, y: (y[0], nb08.fit(x, y)[1]),
+    "instead of 5.08e-05 and 1.8e+09": lambda x, y: (np.median(y - x / 2e9), (x / y).max()),
+    "squares its weights": lambda x, y: powered(x, y, 0.5),
+    "squares its weights, too": lambda x, y: powered(x, y, 2),
+    "take [0]": lambda x, y: np.linalg.lstsq(np.stack([1 / y, x / y], axis=1), np.ones(len(x))),
     "dominate the squares": lambda x, y: (np.polyfit(x, y, 1)[1], 1 / np.polyfit(x, y, 1)[0]),
     "not 2 values": fitted(lambda a, b: a),
-    "it returns": fitted(lambda a, b: (3 * a, b)),
+    "α and β are 0.000152": fitted(lambda a, b: (3 * a, b)),
     "These are µs and GB/s": fitted(lambda a, b: (1e6 * a, b / 1e9)),
     "Only the left side": lambda x, y: one_sided(np.stack([1 / y, x / y], axis=1), y),
 }
@@ -186,6 +196,41 @@ def test_fits(said: str, capsys: pytest.CaptureFixture[str]) -> None:
     own = FITS[said]
     right = said.startswith("✓")
     assert nb08.check_fit(own) is (own if right else nb08.fit)
+    assert said in capsys.readouterr().out.splitlines()[0]
+
+
+# --- turns ----------------------------------------------------------------------------------------
+
+
+def shuffled(works: Any, turns: int, once: Any) -> Any:
+    rows = [[0.0] * len(works) for _ in range(turns)]
+    for row in rows:
+        for i in random.sample(range(len(works)), len(works)):
+            row[i] = once(works[i])
+    return rows
+
+
+def misplaced(works: Any, turns: int, once: Any) -> Any:
+    return [[once(work) for work in works[turn % 2 :] + works[: turn % 2]] for turn in range(turns)]
+
+
+TURNS = {
+    "✓": shuffled,
+    "is not written yet": lambda works, turns, once: None,
+    "returns nothing": lambda works, turns, once: [once(work) for work in works] and None,
+    "would hit one work only": lambda w, n, once: [[once(x) for _ in range(n)] for x in w],
+    "a b c. That is 3 instead": lambda works, turns, once: [once(work) for work in works],
+    "a row per work": lambda *given: nb08.in_turns(*given).T,
+    "(3,) instead of (4, 3)": lambda *given: nb08.in_turns(*given).mean(axis=0),
+    "calls were a a b": lambda w, n, once: [[once(x) for x in (w[0], *w[:2])] for _ in range(n)],
+    "Turn 2 is [40, 50, 60] instead of [60, 40, 50]": misplaced,
+}
+
+
+@pytest.mark.parametrize("said", TURNS)
+def test_turns(said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    own = TURNS[said]
+    assert nb08.check_turns(own) is (own if said == "✓" else nb08.in_turns)
     assert said in capsys.readouterr().out.splitlines()[0]
 
 
