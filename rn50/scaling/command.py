@@ -83,8 +83,8 @@ def settings(args: argparse.Namespace) -> tuple[Training, Cluster, list[str]]:
         f"links     {' between hosts, '.join(joined[::-1])} in hosts of {args.gpus_per_host}",
         f"exchange  {size:.1f} MB ({training.network.name}, {sent} bytes per gradient) in"
         f" {len(training.buckets)} buckets, hierarchical, during the backward pass",
-        f"noise     {100 * fitted.noise:.3g}% of a step's time, which makes stragglers (fitted on {rows} GPUs of the"
-        f" {fitted.name}, published)",
+        f"noise     {100 * fitted.noise:.3g}% of a step's time, which makes stragglers (fitted on"
+        f" {rows} GPUs of the {fitted.name}, published)",
         f"input     {f'{args.input_ips:g} img/s per host' if args.input_ips else 'fast enough'}",
     ]  # fmt: skip
 
