@@ -251,7 +251,7 @@ print("Your rule's scale of each step: 2 to the", *np.log2(scales).astype(int))
 # %% [markdown]
 # Your rule skips steps until the scale is low enough, and one more each time doubling goes too far. Dividing by 2^16 moves nearly all of the histogram below `float16`'s smallest number: without a scale, the loss is hardly lower than without updates (third run). `bfloat16` has the range, so it needs no scale.
 #
-# The third run is a **silent failure**: it makes no update, and you see no error. The fourth run, without the check, writes [infinities or NaN](../docs/troubleshooting.md#nan-in-float16-which-layer-and-what-the-loss-scale-does) into the weights, and you notice.
+# The third run **fails silently**: no update, no error. The fourth, without the check, writes [infinities or NaN](../docs/troubleshooting.md#nan-in-float16-which-layer-and-what-the-loss-scale-does) into the weights.
 #
 # ## Master weights
 #
@@ -316,9 +316,9 @@ for wait in guess:
 #
 # ## V100: 8 times the arithmetic, the same bandwidth. Why only 3.6?
 #
-# A **Tensor Core** multiplies small matrices of 16-bit numbers and accumulates in `float32`, in one instruction. On a CPU, AMX does the same, and `avx512_bf16` multiplies and adds pairs of numbers. GPUs since Ampere have one more precision, [**TF32**](../docs/troubleshooting.md#results-in-float32-differ-between-two-gpus-tf32): numbers are stored as `float32`, but Tensor Cores ignore the last 13 mantissa bits. It is PyTorch's default for convolutions.
+# A **Tensor Core** multiplies small matrices of 16-bit numbers and accumulates in `float32`, in one instruction. On a CPU, AMX does the same, and `avx512_bf16` multiplies and adds pairs of numbers. GPUs since Ampere have one more precision, [**TF32**](../docs/troubleshooting.md#results-in-float32-differ-between-two-gpus-tf32): numbers are stored as `float32`, but Tensor Cores ignore the last 13 mantissa bits (PyTorch's default for convolutions).
 #
-# But a layer is limited by arithmetic *or* by memory traffic. A convolution can reuse each value it loads hundreds of times; a ReLU uses it once. The next cell measures both limits of this device: the rate of a large matrix product, and the bandwidth of a copy.
+# A V100's peaks are 125 and 15.7 TFLOP/s. But a layer is limited by arithmetic *or* by memory traffic. A convolution can reuse each value it loads hundreds of times; a ReLU uses it once. The next cell measures both limits of this device: the rate of a large matrix product, and the bandwidth of a copy.
 
 
 # %%
@@ -339,15 +339,17 @@ def set_tf32(name):
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = name == "tf32"
 
 
-peaks, side = {}, session.side
-for name, dtype in precisions.items():
-    set_tf32(name)
-    a = torch.randn(side, side, device=device).to(dtype)
-    peaks[name] = 2 * side**3 / seconds("a @ a", a=a)
+peaks, bandwidth, side = dict.fromkeys(precisions, 0.0), 0.0, session.side
+array, copy = torch.zeros(2, 2**27 if device.type == "cuda" else 2**24, device=device)
+for _ in range(3):  # in turns, so that a busy moment spoils one round only
+    for name, dtype in precisions.items():
+        set_tf32(name)
+        a = torch.randn(side, side, device=device).to(dtype)
+        peaks[name] = max(peaks[name], 2 * side**3 / seconds("a @ a", a=a))
+    took = seconds("copy.copy_(array)", array=array, copy=copy)
+    bandwidth = max(bandwidth, 2 * array.nbytes / took)
 if emulated:  # bfloat16 is then computed in float32
     peaks["bfloat16"] = max(peaks.values())
-array, copy = torch.zeros(2, 2**27 if device.type == "cuda" else 2**24, device=device)
-bandwidth = 2 * array.nbytes / seconds("copy.copy_(array)", array=array, copy=copy)
 for name, peak in peaks.items():
     print(f"{name:8} {peak / 1e9:10,.1f} GFLOP/s, the limit", end=" ")
     print(f"for layers with more than {peak / bandwidth:.0f} FLOP per byte")
@@ -399,7 +401,7 @@ for name, *ms, _, _ in rows:
     print(f"{name}: {ms[1] / ms[0]:.1f} × the count in {before}, {ms[3] / ms[2]:.1f} × in {half}")
 
 # %% [markdown]
-# *Gain* is the speed-up from 16 bits. A layer that gains more than counted is further above its bound in `float32`; one that gains less, in 16 bits. (Below 1 × the count: the measured limits are not the device's.)
+# *Gain* is the speed-up from 16 bits. A layer that gains more than counted is further above its bound in `float32`; one that gains less, in 16 bits. (Below 1 × the count? Or, below, an MFU over 100%? Something slowed the limits: measure them again.)
 #
 # ## Compare all precisions
 #

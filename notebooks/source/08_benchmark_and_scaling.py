@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 08 · Benchmark and scaling
 #
-# In this notebook, you write a clock, measure seven benchmarking mistakes, tune one device, and predict and explain the speed of several ranks. At the end, you decide whether eight more GPUs are worth their price, and how far to trust that prediction.
+# In this notebook, you write a clock, measure seven benchmarking mistakes, tune one device, and predict and explain the speed of several ranks. At the end, you decide whether eight more GPUs are worth their price.
 #
 # **Time:** 90 minutes · **Needs:** DALI, and the script from notebook 06, which you extend · **On a CPU:** about 4 minutes to run
 
@@ -590,7 +590,7 @@ session.expect(dict.fromkeys(accuracies))
 #
 # ## Your decision
 #
-# **Your turn:** how many times as fast as 8 must 16 GPUs be before you buy? They cost twice as much per hour: at 1.8 times the speed, a run costs 11% more. Set `threshold`, then write the rule: `speeds` is a list with one prediction per cause and fit.
+# **Your turn:** how many times as fast as 8 must 16 GPUs be before you buy? They cost twice as much per hour: at 1.8 times the speed, a run costs 11% more. Set `threshold`, then write the rule: `speeds` has one prediction per cause and fit; they disagree if some reach the threshold and others do not.
 
 # %%
 threshold = None  # your number: the least speed of 16 GPUs over 8
@@ -614,6 +614,10 @@ for links in dict.fromkeys([network, "nvlink4+100g"]):
         print(f"× {2 * eight / more:.2f}")
     verdict = decide(speeds, threshold) if threshold else "no threshold yet"
     print(f"{links}: {verdict}; you predicted {sixteen or 'nothing'}")
+    if links == network:
+        session.note("decision", verdict, "", f"16 GPUs instead of 8, at least × {threshold}")
+if threshold and not 1 < threshold <= 2:
+    print(f"Your threshold is {threshold}, but 16 GPUs are between 1 and 2 times as fast as 8.")
 session.note("clock", float(np.median(right)), "img/s", f"{precision}, batch {big}, synthetic")
 session.note("weak_scaling", str(scaled["weak"]), "", f"{ranks} ranks over one, weak scaling")
 workshop.progress()

@@ -130,8 +130,9 @@ MISTAKES: dict[Function, list[Mistake]] = {
         (lambda scale, good, finite, wait:
              next_scale(scale, good, finite or good + 1 == wait, wait),
          "It doubles the scale although this step overflowed.", "Test `finite` first."),
-        (lambda scale, good, finite, wait: next_scale(scale, good, finite, 5 if wait > 1 else 1),
-         "It does not use `wait`.", "Double the scale after `wait` good steps, whatever it is."),
+        *((lambda scale, good, finite, wait, fixed=fixed: next_scale(scale, good, finite, fixed),
+           "It does not use `wait`.", "Double the scale after `wait` good steps, whatever it is.")
+          for fixed in (5, 2000)),
     ],
     convolution: [
         (lambda images, size: (convolution(images, size)[0] // 2, convolution(images, size)[1]),
@@ -156,6 +157,9 @@ MISTAKES: dict[Function, list[Mistake]] = {
         (lambda images, size: (2 * 64 * 9 * images * 64 * 54**2,
                                size * (images * 64 * (56**2 + 54**2) + 64 * 64 * 9)),
          "The output is counted as 54 × 54 pixels.", "Padding keeps it at 56 × 56."),
+        (lambda images, size: (convolution(images, size)[0],
+                               size * (images * 64 * (56**2 + 58**2) + 64 * 64 * 9)),
+         "The padding is counted as bytes.", "It is not read: the input has 56 × 56 pixels."),
     ],
     batch_norm: [
         (lambda images, size: (batch_norm(images, size)[0], batch_norm(images, size)[1] * 2 // 3),
@@ -163,6 +167,9 @@ MISTAKES: dict[Function, list[Mistake]] = {
         (lambda images, size: (batch_norm(images, size)[0], batch_norm(images, size)[1] * 4 // 3),
          "A CPU's kernel in PyTorch reads as often, but fewer bytes are enough.",
          "One pass yields mean and variance: add up x and x² together."),
+        *((lambda images, size, few=few: (batch_norm(images, size)[0],
+                                          batch_norm(images, size)[1] + size * few * 64),
+           "The bytes of the parameters are counted.", "Leave them out.") for few in (2, 4, 6)),
         (lambda images, size: batch_norm(images, size)[::-1], *SWAPPED),
         (lambda images, size: batch_norm(images, 1),
          "These are numbers, not bytes.", "Multiply them by `size`."),
@@ -197,7 +204,8 @@ MISTAKES: dict[Function, list[Mistake]] = {
 }  # fmt: skip
 CASES: dict[Function, list[tuple[Any, ...]]] = {
     next_scale: [(1.0, 3, False, 5), (1024.0, 3, True, 5), (1024.0, 4, True, 5),
-                 (1.0, 0, True, 1), (2.0, 0, False, 5), (1024.0, 4, False, 5), (8.0, 2, True, 3)],
+                 (1.0, 0, True, 1), (2.0, 1999, True, 2000), (2.0, 0, False, 5),
+                 (1024.0, 4, False, 5), (8.0, 2, True, 3)],
     convolution: [(1, 2), (3, 4)],
     batch_norm: [(1, 2), (3, 4)],
     accesses: [("batch norm",), ("ReLU",), ("addition",)],

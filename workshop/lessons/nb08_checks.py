@@ -60,6 +60,12 @@ def decide(speeds: Any, threshold: float) -> str:
     return "buy" if all(enough) else "measure first" if any(enough) else "do not buy"
 
 
+def majority(speeds: Any, threshold: float) -> str:
+    """Return a wrong decision: that of most predictions."""
+    votes = 2 * sum(speed >= threshold for speed in speeds) - len(speeds)
+    return "buy" if votes > 0 else "do not buy" if votes < 0 else "measure first"
+
+
 STEPS = ((0.20, 0.23, 0.28, 0.40), (0.10, 0.12, 0.11, 0.15))  # alone, together, barrier, exchange
 CAUSE_MISTAKES: tuple[Mistake, ...] = (
     (lambda *s: (s[1] - s[0], s[2] - s[0], s[3] - s[0]), "Each includes those before it.",
@@ -88,6 +94,11 @@ DECIDE_MISTAKES: tuple[Mistake, ...] = (
     (lambda speeds, least: "buy" if min(speeds) >= least else
      "do not buy" if max(speeds) <= least else "measure first",
      "A speed equal to the threshold counts as too slow.", "Compare with >= or <."),
+    (majority, "The majority decides.", "One prediction on the other side of the threshold is a"
+     " disagreement: return \"measure first\"."),
+    (lambda speeds, least: decide(speeds, least) if len(set(speeds)) == 1 else "measure first",
+     "Different numbers are no disagreement if all reach the threshold, or none does.",
+     "Compare each with the threshold first."),
     (lambda speeds, least: decide(speeds[:2], least),
      "It looks at two predictions only.", "`speeds` can be of any length: use all of them."),
     (lambda speeds, least: "buy" if min(speeds) > least else
