@@ -65,6 +65,7 @@ rows = [
     ["grey", f"{modes['L'] / len(train):.0%}", "not counted"],
 ]
 workshop.table(rows, ["", "here", "ImageNet (ILSVRC 2012)"])
+print("classes:", ", ".join(sorted(per_class)))
 
 # %% [markdown]
 # These images are generated. Crops must also work on portrait images, and grey images must be converted to RGB.
@@ -73,7 +74,7 @@ workshop.table(rows, ["", "here", "ImageNet (ILSVRC 2012)"])
 #
 # A network knows its classes only by number, so each number must mean the same class in training and validation; [otherwise, validation accuracy collapses](../docs/troubleshooting.md#validation-accuracy-is-01-labels-differ-from-training). The rule: **the label is the index of the folder's name in sorted order**, counted from 0. **Your turn:** write it.
 #
-# The rule has a weakness. Suppose a copy was interrupted, and val has no `deer` folder. **Predict:** what accuracy would a perfect model score on val? Here and below, replace each `"?"` by your prediction.
+# The rule has a weakness. Suppose a copy was interrupted, and val has no `deer` folder. **Predict:** what accuracy would a perfect model score on val? Replace the `"?"` in the cell after your function, and each one below, by your prediction.
 
 
 # %%
@@ -120,16 +121,16 @@ print(f"A perfect model would score {perfect:.1f}% top-1; you expected {guess}%.
 #
 # 1. a **magic** number, `0xced7230a`, stored as `0a 23 d7 ce`;
 # 2. a 32-bit word: the kind of record in the upper 3 bits, the **length** of the content in the lower 29;
-# 3. the content: 24 bytes of **header** (flag, label, two numbers), then the JPEG, which starts with `ff d8`;
+# 3. the content: 24 bytes of **header** (flag, label, two 8-byte numbers), then the JPEG, which starts with `ff d8`;
 # 4. zeros that pad it to a multiple of 4 bytes.
 #
-# Find these parts above. `struct.unpack_from("<I", record, 4)` returns a tuple with the 32-bit number at byte 4 of a record; with `"<f"`, it reads a float32.
+# Find these parts above.
 #
 # ## Read a record
 #
 # The index lets you read any record with one seek, so a class with `__len__` and `__getitem__` is all a `DataLoader` needs. `pread` reads at an offset without moving the shared file position, so forked workers can share one open file.
 #
-# **Your turn.** Write `__getitem__`, which returns image `i` and its label. `self.read(i)` returns the bytes of the whole record. Here, the kind is always 0, so the second word equals the length. `io.BytesIO` turns bytes into a file that `Image.open` accepts.
+# **Your turn.** Write `__getitem__`, which returns image `i` and its label. `self.read(i)` returns the bytes of the whole record. Here, the kind is always 0, so the second word equals the length. `struct.unpack_from("<I", record, 4)` returns a tuple with the 32-bit number at byte 4 of a record; with `"<f"`, it reads a float32. `io.BytesIO` turns bytes into a file that `Image.open` accepts.
 
 # %%
 import io
@@ -196,7 +197,7 @@ with tarfile.open(shards[0]) as tar:
 import random
 import time
 
-factors = {  # your predictions, warm and cold
+factors = {  # your predictions, warm and cold: how many times as fast is the first?
     ("records at random", "files at random"): ("?", "?"),  # packing alone
     ("records in order", "records at random"): ("?", "?"),  # order alone
     ("tar in order", "records in order"): ("?", "?"),  # the format alone
@@ -281,15 +282,15 @@ headers = [
     seconds(lambda content: tarfile.open(fileobj=io.BytesIO(content)).getmembers(), contents)
     for _ in range(rounds)
 ]
-whole, parsing = 1e6 / medians["tar in order, warm"], 1e6 * np.median(headers) / len(val)
-print(f"warm: of tar's {whole:.0f} µs per image, Python spends {parsing:.0f} on headers")
+whole, parsing = 1e6 / max(rates["warm"]["tar in order"]), 1e6 * min(headers) / len(val)
+print(f"warm, at best: of tar's {whole:.0f} µs per image, Python spends {parsing:.0f} on headers")
 
 # %% [markdown]
-# A ratio is the median of the turns, with its range; a difference is clear if all turns, at least five, are on the same side of 1. If a bar's dots form two groups, the disk or the virtual machine changed speed. *Records at random* reads from a file that is already open; *files at random* opens one per image. In order, the system reads cold data ahead; a warm difference cannot come from storage. **Try it** on Linux: `os.posix_fadvise(records.file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)` switches read-ahead off; call it and run the last two cells again. Tar pays for Python, which parses two headers per image.
+# A ratio is the median of the turns, with its range; a difference is clear if all turns, at least five, are on the same side of 1, so one slow turn can hide it. If a bar's dots form two groups, the disk or the virtual machine changed speed. *Records at random* reads from a file that is already open; *files at random* opens one per image. In order, the system reads cold data ahead; a warm difference cannot come from storage. **Try it** on Linux: `os.posix_fadvise(records.file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)` switches read-ahead off; call it and run the last two cells again (`os.POSIX_FADV_NORMAL` switches it on). Tar pays for Python, which parses two headers per image.
 #
 # ## Would you pack?
 #
-# Packing creates a second copy, which you must rebuild whenever the data changes. For speed, one comparison decides: can your readers open and read files as fast as training uses images? Here, even "cold" files are cheap to open, as `forget` has just opened them. On shared storage, opening a file takes a round trip over the network. `open_slowly` simulates one of 1 ms, on a server that never gets busy; a real one serves all ranks and all users.
+# Packing creates a second copy, which you must rebuild whenever the data changes. For speed, one comparison decides: can your readers open and read files as fast as training uses images? Here, even "cold" files are cheap to open, as `forget` has just opened them. On shared storage, opening a file takes a round trip over the network. `open_slowly` simulates one of 1 ms, on a server that never gets busy; a real one serves all ranks and all users. The training speeds below: the recorded H100 trained ResNet-50 at 224 px in PyTorch's eager mode, the published GPUs in NVIDIA's tuned MXNet.
 #
 # **Your turn:** measure how well readers scale. Call `open_file(file)` for each file in a `ThreadPoolExecutor` with `readers` threads, and return files per second. **Predict** the rates.
 
@@ -328,9 +329,9 @@ for readers, expected in guess.items():
     print(f"{busy:.1f} of {session.machine.cores} cores busy; always enough for {fed}")
 
 # %% [markdown]
-# The recorded H100 trained ResNet-50 at 224 px in PyTorch's eager mode, the published GPUs in NVIDIA's tuned MXNet.
-#
 # The readers' waits overlap, so eight are several times as fast as one. If 32 are no faster, the limit is not the simulated storage, which has none. If cores are free, it is Python's lock (the GIL): use more processes. Packing gains no speed if readers are faster than training: for which of the four would you pack?
+#
+# <details><summary>Answer</summary>For speed, only for those that are in no line above: no number of readers was always enough for them. Even then, try processes first.</details>
 #
 # **Try it** on shared storage: call `reading_rate(Path.read_bytes, files, 8)` with 1,000 files that have not been read recently.
 #
