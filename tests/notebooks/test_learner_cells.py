@@ -143,7 +143,7 @@ WITHOUT_WAITING = """pool = ThreadPoolExecutor(readers)
         (POOL, "✓ `reading_rate` opens 30 files in 3 and in 5 threads"),
         (POOL.replace(MAP, "[pool.submit(open_file, x) for x in files]"), "✓ `reading_rate`"),
         (POOL.replace("(readers)", "()"), "of threads that open files is 16"),
-        (POOL.replace("(readers)", "(3)"), "With 5 readers, the number of threads that open files is"),
+        (POOL.replace("(readers)", "(3)"), "With 5 readers, the number of threads"),
         (POOL.replace(MAP, "[open_file(x) for x in files]"), "that open files is 1."),
         (POOL.replace("files))", "files[1:]))"), "29 calls opened 29 of 30 files"),
         (POOL.replace("files))", "files * 3))"), "90 calls opened 30 of 30 files"),
