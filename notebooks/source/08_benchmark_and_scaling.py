@@ -329,7 +329,7 @@ show("7. restarts, persistent workers", persistent, without)
 #
 # Rung 6 adds `torch.compile` ([if it recompiles in every step](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step)). (Recorded H100s, batch 256: 5,810 img/s compiled, 4,833 without.)
 #
-# Change `runs/train.py` (if missing, the next cell copies rung 4) before you open the first diff. **Predict** rung 5's speed-up over rung 4 as `guess`, then run all rungs in turns. (Whatever it sets, your script is rung 5. With fewer than two GPUs, each rung has one rank, and rung 2 is left out. Rung 6, always the finished script, needs a GPU and `compiled = True`, above.)
+# Change `runs/train.py` (if missing, the next cell copies rung 4) before you open the first diff. **Predict** rung 5's speed-up over rung 4 as `guess`, then run all rungs in turns. (Without any of these settings, the finished script runs instead. With fewer than two GPUs, each rung has one rank, and rung 2 is left out. Rung 6, always the finished script, needs a GPU and `compiled = True`, above.)
 
 # %%
 from workshop import ladder
@@ -343,6 +343,8 @@ if guess is not None:
     ladder.predict("5_tuned", guess)
 rung_ranks = max(1, min(ranks, gpus))
 rung_batch, warm_up = (2, 1) if emulated else (session.rung_batch, 3)
+if compiled and not gpus:
+    print("Rung 6 is left out: on a CPU, compiling takes a minute and gains little.")
 names = session.rungs.split() + ["6_compiled"] * (compiled and gpus > 0)
 rungs = ladder.race(
     [rung for rung in names if rung != "2" or rung_ranks > 1],
