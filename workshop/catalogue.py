@@ -36,7 +36,7 @@ class Lesson:
 COURSE = (
     Lesson("00", "00_start_here", "Start here", 20, 15,
            "overview", "Why does training need so much computing power?"),
-    Lesson("01", "01_dataset_preparation", "Data", 30, 60,
+    Lesson("01", "01_dataset_preparation", "Data", 40, 60,
            "input", "How does a model read a million JPEGs?"),
     Lesson("02", "02_single_gpu", "One GPU", 75, 90,
            "compute", "What happens in a training step?"),

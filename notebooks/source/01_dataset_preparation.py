@@ -3,7 +3,7 @@
 #
 # How does a model read a million JPEGs? You pack a folder into record files, read them with a class that you write, measure whether packing pays off, and detect damage before you train.
 #
-# **Time:** 30 minutes · **Needs:** nothing beyond the set-up, no GPU · **On a CPU:** about a minute to run
+# **Time:** 40 minutes · **Needs:** nothing beyond the set-up, no GPU · **On a CPU:** about a minute to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -441,15 +441,34 @@ fig.suptitle(f"The worst of {session.flips} flipped bits: a mean error of {error
 workshop.figure(fig, alt="An image, and its copy, damaged by a flipped bit")
 
 # %% [markdown]
-# CMYK, grey and PNG files decode, but not always to three channels: convert all to RGB. The cut file fails only when its pixels are read, not in `Image.open`. Decoders miss most flipped bits. Many hardly change the image; others discolour everything after them, as JPEG stores each block's mean as the difference from the previous block's. RecordIO has no checksums, so this project's `im2rec` also writes `PREFIX.crc`, with a checksum per record; MXNet and DALI ignore it.
+# CMYK, grey and PNG files decode, but not always to three channels: convert all to RGB. The cut file fails only when its pixels are read, not in `Image.open`. Decoders miss most flipped bits. Many hardly change the image; others discolour everything after them, as JPEG stores each block's mean as the difference from the previous block's. RecordIO has no checksums, so this project's `im2rec` also writes `PREFIX.crc`, with the byte at which each record starts and a checksum of its content; MXNet and DALI ignore it.
 #
-# The next two cells flip one bit in a copy of the records, run `verify` on it, then pack the odd files. **Predict:** which odd files does packing refuse, and which does `verify` report?
+# **Your turn:** write `changed`, which finds the damaged records. The checksum is a CRC-32C, `google_crc32c.value(content)`; TFRecord uses it, too (notebook 04). The next cell flips one bit in a copy of the records.
+
 
 # %%
+import google_crc32c
+
+
+def changed(records, sums):
+    """Return the numbers of the records whose content has another checksum than in `sums`.
+
+    `sums` is a dictionary: the checksum for each of `records.offsets`.
+    """
+    return None  # your code
+
+
+# %%
+changed = nb01.check_changed(changed)
 shutil.copytree("records", "damaged", dirs_exist_ok=True)
 damaged = np.memmap("damaged/val.rec", dtype=np.uint8, mode="r+")  # writes go to the file
 damaged[len(damaged) // 2] ^= 1
 damaged.flush()
+sums = dict(np.loadtxt("damaged/val.crc", dtype=np.int64).tolist())
+print("damaged:", changed(Records("damaged/val"), sums), "of", len(records), "records")
+
+# %% [markdown]
+# The next cell runs `verify` on this copy, with and without `val.crc`, then packs the odd files. **Predict:** which odd files does packing refuse, and which does `verify` report?
 
 # %% language="bash" magic_args="-e"
 # # your prediction: ?

@@ -14,6 +14,7 @@ import io
 import json
 import os
 import re
+import shutil
 import struct
 import time
 from collections import defaultdict
@@ -26,7 +27,7 @@ import pytest
 from PIL import Image
 
 import workshop
-from data_prep import im2rec
+from data_prep import im2rec, verify
 from tests.conftest import ROOT
 from tests.support import Photos
 from tests.workshop.lessons.test_nb08_checks import simulate
@@ -121,6 +122,39 @@ def test_reader_of_records_in_01(
              "nb01": nb01, "data": photos.root}  # fmt: skip
     execute("01", "class Records", answer, names, tmp_path)
     assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("mistake", nb01.CHANGED_MISTAKES, ids=lambda mistake: mistake[1])
+def test_wrong_changed_of_01_gets_its_diagnosis(mistake: Any, capsys) -> None:
+    assert nb01.check_changed(mistake[0]) is nb01.changed
+    assert mistake[1] in capsys.readouterr().out
+
+
+CHANGED = """return [
+        i for i, right in enumerate(sums.values())
+        if google_crc32c.value(records.read(i)[8:][:int.from_bytes(records.read(i)[4:8], "little")])
+        != right
+    ]"""
+
+
+@pytest.mark.parametrize("answer", ["", CHANGED])
+def test_changed_of_01_finds_the_record_that_verify_finds(
+    answer: str, photos: Photos, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for flags in (["--list", "--recursive"], ["--pass-through"]):
+        im2rec.main([*flags, "records/val", str(photos.root / "val")])
+    names = {"Path": Path, "os": os, "np": np, "struct": struct, "Image": Image, "io": io,
+             "shutil": shutil, "nb01": nb01, "data": photos.root}  # fmt: skip
+    execute("01", "class Records", "", names, tmp_path)
+    execute("01", "def changed", answer, names, tmp_path)
+    printed = capsys.readouterr().out
+    assert ("✓" if answer else "○") + " `changed` is" in printed
+    (found,) = re.search(r"damaged: \[(\d+)\] of", printed).groups()
+    with contextlib.suppress(SystemExit):
+        verify.main(["damaged/val.rec"])
+    offset = names["records"].offsets[int(found)]
+    assert f"offset {offset:,}: " in capsys.readouterr().out
 
 
 MAP = "list(pool.map(open_file, files))"

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import numpy as np
 from PIL import Image
 
@@ -151,6 +152,72 @@ def judge_readers(yours: Function, readers: int) -> None:
          f"The result is {rate:.3g} files/s; this call opened {here:.3g} per second.",
          "Divide len(files) by perf_counter's seconds until all are read: list(pool.map(...))."),
     )  # fmt: skip
+
+
+def changed(records: Any, sums: dict[int, int]) -> list[int]:
+    """Return the numbers of the records whose content has another checksum than in `sums`.
+
+    `sums` is a dictionary: the checksum for each of `records.offsets`.
+    """
+    found = []
+    for i, offset in enumerate(records.offsets):
+        record = records.read(i)
+        (length,) = struct.unpack_from("<I", record, 4)
+        if google_crc32c.value(record[8 : 8 + length]) != sums[offset]:
+            found.append(i)
+    return found
+
+
+class Written:
+    """Records in memory, some of which have changed since their checksums were computed."""
+
+    def __init__(self, lengths: Sequence[int], damaged: Sequence[int]) -> None:
+        contents = [bytes(range(start, start + n)) for start, n in enumerate(lengths)]
+        self.records = [b"\x0a\x23\xd7\xce" + struct.pack("<I", n) + content + bytes(-n % 4)
+                        for n, content in zip(lengths, contents, strict=True)]  # fmt: skip
+        starts = np.cumsum([0, *map(len, self.records)]).tolist()
+        self.offsets = starts[:-1]
+        self.sums = dict(zip(self.offsets, map(google_crc32c.value, contents), strict=True))
+        for i in damaged:
+            record = self.records[i]
+            self.records[i] = record[:9] + bytes([record[9] ^ 1]) + record[10:]
+
+    def __repr__(self) -> str:
+        return f"{len(self)} records"
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def read(self, i: int) -> bytes:
+        return self.records[i]
+
+
+def with_padding(records: Any, sums: dict[int, int]) -> list[int]:
+    """Return what a wrong `changed` does, whose content includes the padding."""
+    pairs = enumerate(sums.values())
+    return [i for i, right in pairs if google_crc32c.value(records.read(i)[8:]) != right]
+
+
+DAMAGED = Written([40, 41, 42, 43, 44], [1, 3]), Written([50, 33, 36], [])
+CHANGED_MISTAKES: tuple[Mistake, ...] = (
+    (with_padding, "The padding is not content.", "The content ends at byte 8 + length."),
+    (lambda records, sums: [*range(len(records))], "Every record has another checksum.",
+     "Call google_crc32c.value(record[8 : 8 + length]): the content includes the header."),
+    (lambda records, sums: [records.offsets[i] for i in changed(records, sums)],
+     "These are positions in the file.", "Return numbers of records, counted from 0."),
+    (lambda records, sums: [i in changed(records, sums) for i in range(len(records))],
+     "These are True and False.", "Return numbers of records, counted from 0."),
+    (lambda records, sums: changed(records, sums)[:1],
+     "It stops at the first one.", "Return all of them."),
+    (lambda records, sums: [i for i in range(len(records)) if i not in changed(records, sums)],
+     "These are the undamaged ones.", "Compare with != instead of ==."),
+)  # fmt: skip
+
+
+def check_changed(yours: Function) -> Function:
+    """Return a learner's `changed` if it is right, else the finished one."""
+    cases = [(records, records.sums) for records in DAMAGED]
+    return choose_by_cases("changed", yours, changed, cases, CHANGED_MISTAKES, show=True)
 
 
 def training_speed(runs: Path, data: Path) -> float:
