@@ -18,6 +18,7 @@ SHOWN = {  # of an epoch's metrics
     "train.loss": "loss", "train.top1": "train top-1", "val.top1": "val top-1",
     "train.total_ips": "img/s", "val.total_ips": "val img/s",
 }  # fmt: skip
+WORDS = {"top1": "top-1", "ips": "img/s"}  # of a reading's values
 
 
 class Progress:
@@ -51,7 +52,8 @@ class Progress:
             return
         line = {"phase": self.phase, "epoch": self.epoch, "step": step, "steps": self.steps}
         self._write(line | values)
-        shown = " ".join(f"{k} {v:.4g}" for k, v in values.items() if v is not None)
+        given = ((WORDS.get(key, key), value) for key, value in values.items())
+        shown = ", ".join(f"{word} {value:.4g}" for word, value in given if value is not None)
         if self.bar is not None:
             self.bar.set_postfix_str(shown)
         elif time.perf_counter() - self.last_line > QUIET_S:
