@@ -46,7 +46,7 @@ os.environ |= {
 # %% [markdown]
 # ## Would you buy eight more GPUs?
 #
-# Suppose that eight GPUs train too slowly. How many times as fast are sixteen?
+# Eight GPUs train too slowly. How many times as fast are sixteen?
 #
 # ## Measure one device
 #
@@ -127,7 +127,7 @@ measure = nb08_checks.check_clock(measure, "clock.py")
 # %% [markdown]
 # ## Seven mistakes
 #
-# Most experiments below take *n* ratios of a wrong result to a right one, in turns if possible. The rule of this course, `workshop.ratio`: a difference is clear if *n* ≥ 5 and all ratios are on one side of 1. With *n* = 5, two equally fast variants look clearly different in 1 of 16 comparisons, so repeat a comparison before you act on it. **Predict** for each mistake the ratio of wrong to right: 2 means twice the right one.
+# Most experiments below take *n* ratios of a wrong result to a right one, in turns if possible. The rule of this course, `workshop.ratio`: a difference is clear if *n* ≥ 5 and all ratios are on one side of 1. With *n* = 5, two equally fast variants look clearly different in 1 of 16 comparisons, so repeat one before you act on it. **Predict** for each mistake the ratio of wrong to right: 2 means twice the right one.
 #
 # ### 1. No warm-up, and a clock that does not wait
 #
@@ -317,7 +317,7 @@ show("7. restarts", restarts, without, guesses[7])
 show("7. restarts, persistent workers", persistent, without)
 
 # %% [markdown]
-# Time more batches than the queue holds. Include restarts only if your training has them. If only the first ratio of 7 is clear, starting processes is what costs. If that of 6 or both of 7 are not clear, five turns did not settle it: run the cell again.
+# Time more batches than the queue holds. Include restarts only if your training has them. If only the first ratio of 7 is clear, starting processes is what costs. If that of 6 or both of 7 are not clear, rerun the cell.
 #
 # ## Before you buy: tune one device
 #
@@ -542,7 +542,7 @@ print("Clear causes, in both measurements:", ", ".join(both) or "none")
 #
 # The last three have one parameter each, fitted to fewer GPUs or to the DGX-1.
 #
-# Which models do you expect to be closest, and how large are their errors?
+# Which models are closest, and how large are their errors?
 
 # %%
 closest = None  # your model
@@ -555,7 +555,7 @@ workshop.table(rows, ["published", "GPUs", *models], "Error of the predicted spe
 print(f"closest: {models[errors.argmin()]}; you expected {closest}")
 
 # %% [markdown]
-# Bandwidth and latency alone explain almost none of the V100s' loss. On the A100s, *perfect* misses the mixed-precision rows by 1.5 and 2.3%, *stragglers* by 5.1 and 6.7%. Over all eight rows, the last two models err by 3 to 4% on average, but assume different causes, neither of them plausible: the same links would reach 6 to 7% of their bandwidth in mixed precision but 20 to 33% in FP32, and the same GPUs' steps vary by 7 to 17% and by 3 to 4%, respectively. A model can predict a speed without explaining it. Only controls and a trace show *why* a step takes longer, such as the 18 ms of notebook 03.
+# Bandwidth and latency alone explain almost none of the V100s' loss. On the A100s, *perfect* misses the mixed-precision rows by 1.5 and 2.3%, *stragglers* by 5.1 and 6.7%. Over all eight rows, the last two err by 3 to 4% on average, with different causes. Neither is plausible: with the same links, *communication* needs 6 to 7% of the bandwidth in mixed precision but 20 to 33% in FP32; with the same GPUs, *stragglers* needs steps that vary by 7 to 17%, then by 3 to 4%. A model can predict a speed without explaining it. Only controls and a trace show *why* a step takes longer, such as the 18 ms of notebook 03.
 #
 # ## Decide
 #
@@ -576,6 +576,7 @@ cluster = f"--compute-ips {ips:.0f} --batch {gpu_batch} --network {network} --pr
 os.environ["CLUSTER"] = cluster
 
 # %% language="bash" magic_args="-e"
+# # stragglers are the only loss but the wires; "Your decision", below, adds other causes
 # rn50 scale --gpus 1,8,16,64,512 --dtype float16 --gradient-bytes 2 $CLUSTER
 
 # %% [markdown]
@@ -588,7 +589,7 @@ session.expect(dict.fromkeys(accuracies))
 # %% [markdown]
 # Up to about 8,192 images, the plain recipe loses almost nothing. Beyond that, use strong scaling or a recipe for large batches.
 #
-# Below, both models are fitted once to a DGX-1, which is one host, and once to DLPerf's four hosts, where 16 V100s are, with 100 Gbit/s, 1.69 (mixed) and 1.92 (FP32) times as fast as 8. If the predictions disagree, measure first: rent two such hosts for an hour, and run `bench.py` on one, then on both (`torchrun --nnodes 2 …`). Its causes say which model to trust: *stragglers* if the clear loss is waiting, *communication* if it is the exchange.
+# Below, both models are fitted once to a DGX-1, which is one host, and once to DLPerf's four hosts. (Over 100 Gbit/s, 16 V100s are 1.69 (mixed) and 1.92 (FP32) times as fast as 8. A step of an H100 is shorter, so the same wire costs more of it.) If the predictions disagree, measure first: rent two such hosts for an hour, and run `bench.py` on one, then on both (`torchrun --nnodes 2 …`). Its causes say which model to trust: *stragglers* if the clear loss is waiting, *communication* if it is the exchange.
 #
 # ## Your decision
 #
