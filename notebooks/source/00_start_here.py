@@ -125,17 +125,18 @@ import json
 runs = [json.loads(file.read_text()) for file in sorted(Path().glob("run-*.json"))]
 for run in runs:
     flags, seconds = run["env"]["axes"], run["env"]["seconds"]
-    names = ("network", "batch_size", "data_nthreads")
-    network, batch, workers = (flags[name]["value"] for name in names)
+    names = ("network", "batch_size", "data_nthreads", "seed")
+    network, batch, workers, used = (flags[name]["value"] for name in names)
     total, wait, top1 = sum(seconds.values()), seconds["data"], run["metrics"]["val.top1"][-1]
-    print(f"{network}, batch {batch}, {workers} worker(s): {total:.0f} s plus validation,", end=" ")
-    print(f"{wait:.0f} s ({wait / total:.0%}) of them waiting for images; top-1 {top1:.1f}%")
+    print(f"{network}, batch {batch}, {workers} worker(s), seed {used}: {total:.0f} s,", end=" ")
+    print(f"{wait:.0f} s ({wait / total:.0%}) waiting for images and {total - wait:.0f} s", end=" ")
+    print(f"computing, plus validation; top-1 {top1:.1f}%")
 print(f"You expected {waiting or '?'}% of waiting with workers and without.")
 
 # %% [markdown]
 # Without workers, decoding and computing take turns, so all decoding is waiting. With them, steps wait only if decoding is slower, and at the start of each epoch, when no batch is ready yet. On a GPU, waiting is the most that a faster input can save. Compare the rest of the time, too: if it is longer with workers on a CPU, they slowed the network, as both need the cores.
 #
-# **Your turn:** change the batch instead. **Predict:** with 8 images per step, how many steps per epoch? Does the run take longer? Is the network more accurate? In the last training cell, replace `-b 32` with `-b 8`, delete `--data-nthreads 0`, and run it and the next cell. Seeds alone change the top-1, that of ResNet-50 by up to 4 points (10 seeds): confirm a difference with `--seed 1` in both runs.
+# **Your turn:** change the batch instead. **Predict:** with 8 images per step, how many steps per epoch? Does the run take longer? Is the network more accurate? In the last training cell, replace `-b 32` with `-b 8`, delete `--data-nthreads 0`, and run it and the next cell. Seeds alone change the top-1, that of ResNet-50 by up to 4 points (10 seeds): confirm a difference with `--seed 1` instead of `--seed $SEED`, once with each batch.
 #
 # <details><summary>Why?</summary>An epoch has 300 steps. Four times as many steps at a quarter of the learning rate should end about as accurate (*linear scaling*). But each step has a fixed cost, so the run takes longer. Notebook 02 explains both.</details>
 #
