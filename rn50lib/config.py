@@ -245,8 +245,8 @@ class TrainConfig:
         "recipe", "share of the label that is spread over all classes in the training loss only",
         "resume trick", low=0, high=0.99, also="--smoothing")]
     crop_area: Annotated[float, Flag(
-        "recipe", "smallest share of an image that a training crop covers", "input trick", low=0.001,
-        high=1, rare=True, also="--min-random-area --scale")]
+        "recipe", "smallest share of an image that a training crop covers", "input trick",
+        low=0.001, high=1, rare=True, also="--min-random-area --scale")]
     val_resize: Annotated[int, Flag(
         "recipe", "shorter side of a validation image before the crop", "input score", low=1,
         chosen="size x 256 / 224", rare=True, also="--val-resize-size --data-val-resize --crop-pct"
