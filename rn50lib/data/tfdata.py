@@ -23,7 +23,7 @@ import numpy as np
 import tensorflow as tf
 
 from rn50lib.config import TrainConfig
-from rn50lib.data import Batch, sampler
+from rn50lib.data import Batch, Pipeline, sampler
 from rn50lib.data.decode import (
     BOTTOM_UP,
     MAX_PIXELS,
@@ -51,7 +51,7 @@ as_written = tf.autograph.experimental.do_not_convert
 """The stages hold no Python loops or branches over tensors, which TensorFlow would look for."""
 
 
-class TfData:
+class TfData(Pipeline):
     """Images of class folders by their number; see `rn50lib.data.Pipeline`.
 
     Batches are tensors on the host. Nothing in TensorFlow is touched before the first epoch: by
@@ -77,9 +77,6 @@ class TfData:
     def epoch(self, epoch: int, skip: int = 0) -> Iterator[Batch]:
         rows, valid = self.sampler.rows(epoch, skip)
         return self._batches(epoch, self._files(rows.ravel()), valid, rows)
-
-    def close(self) -> None:
-        """Do nothing: tf.data has no processes to end."""
 
     def _files(self, numbers: np.ndarray) -> tf.data.Dataset:
         """Return (number, encoded image, label) of one image after the other."""
