@@ -24,7 +24,6 @@ from rn50lib.config import TrainConfig, flag_name, scoped
 from rn50lib.data.classes import Classes, check_agreement, kept_rows, unnamed
 from rn50lib.errors import UserError, first_line, first_names
 from rn50lib.files import (
-    check_file,
     check_folder,
     check_output,
     lock,
@@ -518,7 +517,6 @@ def save(prefix: str | Path, checkpoint: Checkpoint) -> Path:
         metadata["classes"] = json.dumps(checkpoint.classes.to_dict())
     metadata["crc32"] = checksum(checkpoint.arrays, metadata)
     file = path(prefix, checkpoint.epoch, checkpoint.position.images)
-    check_file(file)
     name = Path(prefix).name
     for draft in file.parent.glob(f".{glob.escape(name)}-*.tmp.safetensors"):
         with contextlib.suppress(ValueError):  # of a run that was killed here

@@ -391,10 +391,6 @@ class TrainConfig:
             return resnet.tiny(self.num_classes, self.resnet_version)
         return resnet.resnet(self.num_layers or 50, self.num_classes, self.resnet_version)
 
-    def initial_arrays(self, net: Network) -> dict[str, Any]:
-        """Return the arrays that training of `net` starts from."""
-        return net.initial_arrays(self.seed, self.zero_gamma)
-
 
 HINTS = get_type_hints(TrainConfig, include_extras=True)
 

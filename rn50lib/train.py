@@ -66,13 +66,7 @@ def main(argv: list[str] | None = None) -> int:
 def train(resolved: Resolved, run_dir: Path | None) -> int:
     """Train and validate; return the exit status.
 
-    Args:
-        resolved: The configuration, with the reason for each value.
-        run_dir: Gets progress.jsonl and, without --report, report.json.
-
-    Raises:
-        UserError: The data is bad, ranks differ, an output cannot be written, or the loss diverged.
-        SystemExit: SIGTERM ended the run.
+    `run_dir` gets progress.jsonl and, without --report, report.json. SIGTERM raises SystemExit.
     """
     config = resolved.config
     comm = connect(config.comm, config.backend, config.comm_timeout)

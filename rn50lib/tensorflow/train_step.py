@@ -69,7 +69,7 @@ class TensorflowStep(TrainStep):
         self.config, self.net = config, net
         self.model = build_model(net, config.dtype)
         self.named = tensors(self.model, net)
-        start = config.initial_arrays(net)
+        start = net.initial_arrays(config.seed, config.zero_gamma)
         load_arrays(self.named, comm.broadcast(start))
         self.trained = list(net.parameters())
         self.update = Optimizer(config, self.named, self.trained)
