@@ -64,10 +64,8 @@ class TfData(Pipeline):
         self.source, self.sampler, self.examples = source, batches, batches.examples
         self.pixels = config.image_shape
         self.how: dict[str, Any] = FAST if batches.train else ACCURATE
-        self.threads = config.data_nthreads
-        self.parallel: dict[str, Any] = {}
-        if self.threads:
-            self.parallel = {"num_parallel_calls": self.threads, "deterministic": True}
+        self.threads = max(1, config.data_nthreads)  # of this process in any case
+        self.parallel = {"num_parallel_calls": self.threads, "deterministic": True}
         self.decoder = ImageDecoder(source, batches.train, config)
         self.error: Exception | None = None  # that Python raised in a graph
 
@@ -149,20 +147,18 @@ class TfData(Pipeline):
         size = self.sampler.batch_size
         images = stored.batch(size).map(sample, **self.parallel).unbatch()
         batches = images.map(as_written(self._traced), **self.parallel).batch(size)
-        if self.threads:
-            batches = batches.prefetch(BATCHES_AHEAD)
-        return batches.with_options(self._options())
+        return batches.prefetch(BATCHES_AHEAD).with_options(self._options())
 
     def _options(self) -> tf.data.Options:
         """Return options with no more threads than this rank may use, and no automatic choices."""
         options = tf.data.Options()
-        options.threading.private_threadpool_size = max(1, self.threads)
+        options.threading.private_threadpool_size = self.threads
         options.threading.max_intra_op_parallelism = 1
         options.deterministic = True
         options.autotune.enabled = False
         options.experimental_optimization.apply_default_optimizations = False
-        # an image is written into its batch as it is decoded, if batches are made ahead
-        options.experimental_optimization.map_and_batch_fusion = self.threads > 0
+        # an image is written into its batch as it is decoded
+        options.experimental_optimization.map_and_batch_fusion = True
         return options
 
     @functools.cached_property
