@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from data_prep.command_line import positive
 from rn50lib.config import TrainConfig
-from rn50lib.errors import positive
 from rn50lib.files import read_json
 
 

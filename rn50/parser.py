@@ -12,8 +12,8 @@ from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
+from data_prep import command_line
 from rn50.verbs import VERBS
-from rn50lib import errors
 from rn50lib.config import FLAGS, RARE, Flag, scoped, validated
 from rn50lib.errors import UserError
 from rn50lib.files import load_json
@@ -42,7 +42,7 @@ Train; anything you omit is chosen for this machine.
 """
 
 
-class Parser(errors.Parser):
+class Parser(command_line.Parser):
     """The parser of a verb that takes the flags of a run; knows those of other programs."""
 
     run_flags: list[argparse.Action]

@@ -12,8 +12,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from data_prep.command_line import Parser, whole
 from rn50lib.config import FLAGS
-from rn50lib.errors import Parser, UserError, whole
+from rn50lib.errors import UserError
 from rn50lib.files import Output, check_output, contains, make_folder, write_file
 from workshop import catalogue, paths
 
