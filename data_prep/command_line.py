@@ -1,15 +1,20 @@
-"""The command line of every program: its parser, and the converters of arguments."""
+"""The command line of every program: its parser, the converters of arguments, and its output."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
+import errno
 import math
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
+
+from rn50lib.files import FULL, escape_unprintable
 
 
 def positive(text: str, low: int = 1, high: int | None = None) -> int:
@@ -92,3 +97,26 @@ class Parser(argparse.ArgumentParser):
     @property
     def help_command(self) -> str:
         return f"`{self.prog} --help`"
+
+
+@contextlib.contextmanager
+def whole_output() -> Iterator[None]:
+    """Run a whole program and flush what it printed.
+
+    Raises SystemExit: after one line if a disk is full, with status 141 if a pipe was closed.
+    """
+    escape_unprintable()
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        if error.errno not in (*FULL, errno.EPIPE):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python tries again at its end
+        if error.errno == errno.EPIPE:  # `| head` has ended
+            raise SystemExit(141) from error
+        name = error.filename or "standard output"  # which has no name if it is unbuffered
+        print(f"error: {name} cannot be written: {error.strerror}", file=sys.stderr)
+        raise SystemExit(2) from error

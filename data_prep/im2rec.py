@@ -34,6 +34,7 @@ from data_prep.lists import (
     write_classes,
     write_list,
 )
+from data_prep.output import check_file
 from data_prep.recordwriter import Bad, Writer, check_files, pack, record_bytes
 from data_prep.remedies import program
 from rn50lib.data.classes import Classes, check_agreement, read_class_names
@@ -41,7 +42,7 @@ from rn50lib.data.recordfile import crc32c
 from rn50lib.data.recordio import Reader, checksum_path, unpack
 from rn50lib.data.scan import LeftOut
 from rn50lib.errors import UserError
-from rn50lib.files import check_file, format_bytes, lock_open, write_file
+from rn50lib.files import format_bytes, lock_open, write_file
 from rn50lib.hardware import usable_cores
 
 

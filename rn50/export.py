@@ -19,12 +19,12 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.command_line import Parser
+from rn50.common import Output, contains
 from rn50.installed import has
 from rn50lib import checkpoint
 from rn50lib.config import TrainConfig
 from rn50lib.data.classes import Classes
 from rn50lib.errors import UserError
-from rn50lib.files import Output, contains
 from rn50lib.resnet import Network
 
 MARK = "rn50 export"  # in each file that `export` wrote
