@@ -177,7 +177,7 @@ def stored_values(given: Given) -> dict[str, Any]:
     prefix, epoch, start = (given.get(n) for n in ("model_prefix", "load_epoch", "init_from"))
     if start:
         try:
-            file = checkpoint.find(start, "--init-from")
+            file = find_weights(start)
         except UserError:
             if not (given.get("resume") and prefix and checkpoint.newest(prefix)[0]):
                 raise  # a run that is resumed needs them no more
@@ -198,6 +198,22 @@ def stored_values(given: Given) -> dict[str, Any]:
                 del found["dtype"]  # trained on a different machine or backend: choose for this one
     found = {name: value for name, value in found.items() if name not in given}
     return found | ({"init_from": start} if start else {})
+
+
+def find_weights(name: str) -> Path:
+    """Return the file that --init-from names, or the newest checkpoint that verifies of a prefix.
+
+    Raises UserError if there is none. A named file is verified when it is loaded.
+    """
+    with contextlib.suppress(ValueError):
+        checkpoint.parts(name)
+        checkpoint.read(Path(name), with_arrays=False)
+        return Path(name)
+    found, passed_over = checkpoint.newest(name)
+    if found is None:
+        problem = f"--init-from {name}: there is no checkpoint {name}-NNNN.safetensors"
+        raise UserError("; ".join([problem, *passed_over]), ("weights",))
+    return checkpoint.path(name, found.epoch, found.position.images)
 
 
 def network_of(given: Given, prefix: str, classes: bool = True) -> dict[str, Any]:

@@ -437,22 +437,6 @@ def newest(prefix: str | Path) -> tuple[Checkpoint | None, list[str]]:
     return None, passed_over
 
 
-def find(name: str, flag: str) -> Path:
-    """Return the file that a flag names, or the newest checkpoint that verifies under a prefix.
-
-    Raises UserError if there is none. A named file is verified when it is loaded.
-    """
-    with contextlib.suppress(ValueError):
-        parts(name)
-        read(Path(name), with_arrays=False)
-        return Path(name)
-    found, passed_over = newest(name)
-    if found is None:
-        problem = f"{flag} {name}: there is no checkpoint {name}-NNNN.safetensors"
-        raise UserError("; ".join([problem, *passed_over]), ("weights",))
-    return path(name, found.epoch, found.position.images)
-
-
 def read_network(prefix: str | Path) -> Network:
     """Return the network of a prefix. Raise UserError if its file is missing or damaged."""
     file = symbol_path(prefix)
