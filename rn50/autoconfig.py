@@ -290,8 +290,6 @@ def choices(
     if values["network"] != "tiny":
         yield "num_layers", 50, "the default"
     if values["backend"] == "tensorflow":
-        from rn50lib.data.source import format_for_tensorflow
-
         form = format_for_tensorflow(values["data_root"])
         yield "data_format", form, "TensorFlow reads files, else TFRecord shards"
     yield "data_format", "auto", "records where there are some, else files"
@@ -350,6 +348,20 @@ def share_of_cores(values: Given, machine: Machine, group: LaunchEnv | None) -> 
         cores, sharing = min(group.cores, machine.cores), 1
     shared = f", shared by {sharing} workers" if sharing > 1 else ""
     return cores, f"the {machine.cores} cores this process may use{shared}"
+
+
+def format_for_tensorflow(root: str) -> str:
+    """Return which form of a data set TensorFlow reads. Raise UserError if it reads none."""
+    from rn50lib.data.source import FORMS, forms_in
+
+    forms = forms_in(Path(root)) or ["files"]
+    if read := [form for form in ("files", "tfrecord") if form in forms]:
+        return read[0]
+    raise UserError(
+        f"--data-root {root}: it holds {FORMS[forms[0]].layout}, and TensorFlow reads class folders"
+        " or TFRecord shards: use --backend torch, or make shards of them",
+        ("write_shards", root),
+    )
 
 
 def best_loader(values: Given, machine: Machine) -> tuple[str, str]:
