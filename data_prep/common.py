@@ -14,9 +14,10 @@ from typing import NoReturn
 from tqdm import tqdm
 
 from data_prep import remedies  # noqa: F401 - registers what to run against an error
+from data_prep.command_line import whole_output
 from rn50lib import lifetime
 from rn50lib.errors import TERMINATED, UserError, status_of
-from rn50lib.files import format_bytes, whole_output
+from rn50lib.files import format_bytes
 
 
 def run_program(main: Callable[[], int | None]) -> NoReturn:

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from data_prep.command_line import Parser, whole
 from data_prep.common import Progress, check_room, run_program
 from data_prep.lists import (
     Found,
@@ -33,13 +34,15 @@ from data_prep.lists import (
     write_classes,
     write_list,
 )
+from data_prep.output import check_file
 from data_prep.recordwriter import Bad, Writer, check_files, pack, record_bytes
+from data_prep.remedies import program
 from rn50lib.data.classes import Classes, check_agreement, read_class_names
 from rn50lib.data.recordfile import crc32c
 from rn50lib.data.recordio import Reader, checksum_path, unpack
 from rn50lib.data.scan import LeftOut
-from rn50lib.errors import Parser, UserError, as_command, whole
-from rn50lib.files import check_file, format_bytes, lock_open, write_file
+from rn50lib.errors import UserError
+from rn50lib.files import format_bytes, lock_open, write_file
 from rn50lib.hardware import usable_cores
 
 
@@ -121,7 +124,7 @@ def pack_list(
         )
     if not path_lst.exists():
         prefix = path_lst.with_suffix("")
-        make = as_command(*"python -m data_prep.im2rec --list --recursive".split(), prefix, root)
+        make = program("im2rec", "--list", "--recursive", prefix, root)
         raise UserError(f"{path_lst}: there is no such list; make it first with {make}")
     if not os.path.isdir(root):
         raise UserError(f"{root}: there is no such folder of images")

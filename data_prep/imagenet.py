@@ -16,13 +16,14 @@ import sys
 from pathlib import Path
 
 from data_prep import processes
+from data_prep.command_line import Parser, whole
 from data_prep.common import Progress, check_room, run_program
 from data_prep.devkit import DEVKIT
 from data_prep.layouts import Plan, make_plan
 from data_prep.lists import write_classes
 from data_prep.output import OutputFolder
 from data_prep.unpacking import prepare
-from rn50lib.errors import Parser, UserError, whole
+from rn50lib.errors import UserError
 from rn50lib.files import format_bytes
 
 KNOWN = {"train": 1_281_167, "val": 50_000}

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from rn50lib.data.recordio import MAGIC_BYTES
 from rn50lib.errors import UserError
-from rn50lib.files import FULL, check_file, check_output, lock_open, replacing, sync
+from rn50lib.files import FULL, check_output, is_stream, lock_open, replacing, sync
 
 STAMP = ".made-from"
 COMPLETE = ".complete"
@@ -40,6 +40,15 @@ KINDS: dict[str, tuple[str, Callable[[Path], bool]]] = {
     ".crc": ("a list of checksums", _is_table),
     ".lst": ("a list of images", _is_table),
 }
+
+
+def check_file(path: str | Path) -> None:
+    """Raise UserError if `path` exists and is not a regular file."""
+    if Path(path).is_dir() or is_stream(path):
+        raise UserError(
+            f"{path} is not a regular file (a folder, a device or a FIFO): remove it, or name"
+            " another place"
+        )
 
 
 @contextlib.contextmanager

@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
-from rn50lib.errors import REMEDIES, as_command
+from rn50lib.errors import REMEDIES
 
 
 def verify(path: str = "DATA_ROOT") -> str:
-    return f"{_program('verify', path)} lists all damage"
+    return f"{program('verify', path)} lists all damage"
 
 
 def draw(root: str = "data/roadsigns") -> str:
     return (
-        f"{_program('roadsigns', root)} draws the built-in data there; `rn50 run` without"
+        f"{program('roadsigns', root)} draws the built-in data there; `rn50 run` without"
         " --data-root draws and uses it"
     )
 
 
 def pack(prefix: str, folder: str) -> str:
-    listing = _program("im2rec", "--list", "--recursive", prefix, folder)
-    return f"make it with {listing} and then {_program('im2rec', '--pass-through', prefix, folder)}"
+    listing = program("im2rec", "--list", "--recursive", prefix, folder)
+    return f"make it with {listing} and then {program('im2rec', '--pass-through', prefix, folder)}"
 
 
 def pack_upright() -> str:
     """Return how to store images so that no EXIF block turns them."""
-    return f"{_program('im2rec')} without --pass-through does that"
+    return f"{program('im2rec')} without --pass-through does that"
 
 
 def relist(path: str | Path, *flags: str) -> str:
     """Return how to write the `--index` or the `--checksums` of a record file."""
     prefix = Path(path).with_suffix("")
-    commands = (f"{_program('im2rec', f, prefix)} writes the {f.strip('-')} again" for f in flags)
+    commands = (f"{program('im2rec', f, prefix)} writes the {f.strip('-')} again" for f in flags)
     return "; ".join(commands)
 
 
@@ -41,20 +42,21 @@ def recover(path: str, flag: str) -> str:
 
 
 def write_shards(root: str = "") -> str:
-    return f"{_program('tfrecord', *filter(None, [root]))} writes shards that can be read"
+    return f"{program('tfrecord', *filter(None, [root]))} writes shards that can be read"
 
 
 def index_shards(folder: str) -> str:
-    return f"{_program('tfrecord', '--index', folder)} writes it"
+    return f"{program('tfrecord', '--index', folder)} writes it"
 
 
 def sort_imagenet() -> str:
     """Return how to sort ImageNet's validation images into class folders."""
-    return f"for ImageNet's validation images, {_program('imagenet')} does it"
+    return f"for ImageNet's validation images, {program('imagenet')} does it"
 
 
-def _program(name: str, *words: object) -> str:
-    return as_command("python", "-m", f"data_prep.{name}", *words)
+def program(name: str, *words: object) -> str:
+    """Return the command of a program for a message, in backquotes, as a shell takes it."""
+    return f"`{shlex.join(['python', '-m', f'data_prep.{name}', *map(str, words)])}`"
 
 
 REMEDIES |= {

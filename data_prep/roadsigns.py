@@ -26,11 +26,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from data_prep import processes
+from data_prep.command_line import Parser, whole
 from data_prep.common import Progress, check_room, refuse_denied, run_program
 from data_prep.output import COMPLETE, OutputFolder, finish_swap, refuse_others
+from data_prep.remedies import program
 from data_prep.signs.classes import IDS, class_list, picture_path
 from data_prep.signs.knobs import VERSION
-from rn50lib.errors import Parser, UserError, as_command, whole
+from rn50lib.errors import UserError
 
 TRAIN, VAL, SEED = 2400, 1200, 0
 FILE_BYTES = 104_000  # mean size of an image on disk, rounded up to blocks
@@ -126,7 +128,7 @@ def find_complete(
     if missing := [part for part in (*SPLITS, "classes.txt") if not (out / part).exists()]:
         raise UserError(
             f"{out}: marked complete, but {' and '.join(missing)} is gone; draw the set again:"
-            f" {as_command('python', '-m', 'data_prep.roadsigns', out, '--overwrite')}"
+            f" {program('roadsigns', out, '--overwrite')}"
         )
     wanted = found.changed(train=train, val=val, seed=seed)
     if found != wanted:

@@ -18,6 +18,7 @@ import re
 from pathlib import Path
 
 from data_prep import processes
+from data_prep.command_line import Parser, whole
 from data_prep.common import Progress, check_room, run_program
 from data_prep.encoding import write_sidecar
 from data_prep.lists import read_words, write_classes
@@ -28,7 +29,7 @@ from rn50lib.data.sampler import epoch_order
 from rn50lib.data.scan import SPLITS, describe_contents
 from rn50lib.data.source import ShardSource, Source, open_source
 from rn50lib.data.tfrecord import SPLIT_PREFIX, TFRecordReader, find_shards, index_path, shard_name
-from rn50lib.errors import Parser, UserError, whole
+from rn50lib.errors import UserError
 from rn50lib.files import NAMES, format_bytes, write_file
 
 SHARD_BYTES = 128e6  # about the size of a shard if no number is given; readers interleave 4

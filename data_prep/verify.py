@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from data_prep import processes
+from data_prep.command_line import Parser, whole
 from data_prep.common import Progress, run_program
 from data_prep.verifying.compare import FORMS, compare_classes, find_repeats
 from data_prep.verifying.folders import Part, read_split
@@ -33,7 +34,7 @@ from rn50lib.data import source
 from rn50lib.data.classes import Classes
 from rn50lib.data.scan import SPLITS, describe_contents
 from rn50lib.data.tfrecord import SHARDS, shard_name
-from rn50lib.errors import Parser, UserError, whole
+from rn50lib.errors import UserError
 
 SHARD_NAME = re.compile(r"\.tfrec(ord)?s?\b|-of-\d+", re.IGNORECASE)
 

@@ -177,7 +177,7 @@ def stored_values(given: Given) -> dict[str, Any]:
     prefix, epoch, start = (given.get(n) for n in ("model_prefix", "load_epoch", "init_from"))
     if start:
         try:
-            file = checkpoint.find(start, "--init-from")
+            file = find_weights(start)
         except UserError:
             if not (given.get("resume") and prefix and checkpoint.newest(prefix)[0]):
                 raise  # a run that is resumed needs them no more
@@ -198,6 +198,22 @@ def stored_values(given: Given) -> dict[str, Any]:
                 del found["dtype"]  # trained on a different machine or backend: choose for this one
     found = {name: value for name, value in found.items() if name not in given}
     return found | ({"init_from": start} if start else {})
+
+
+def find_weights(name: str) -> Path:
+    """Return the file that --init-from names, or the newest checkpoint that verifies of a prefix.
+
+    Raises UserError if there is none. A named file is verified when it is loaded.
+    """
+    with contextlib.suppress(ValueError):
+        checkpoint.parts(name)
+        checkpoint.read(Path(name), with_arrays=False)
+        return Path(name)
+    found, passed_over = checkpoint.newest(name)
+    if found is None:
+        problem = f"--init-from {name}: there is no checkpoint {name}-NNNN.safetensors"
+        raise UserError("; ".join([problem, *passed_over]), ("weights",))
+    return checkpoint.path(name, found.epoch, found.position.images)
 
 
 def network_of(given: Given, prefix: str, classes: bool = True) -> dict[str, Any]:
@@ -274,8 +290,6 @@ def choices(
     if values["network"] != "tiny":
         yield "num_layers", 50, "the default"
     if values["backend"] == "tensorflow":
-        from rn50lib.data.source import format_for_tensorflow
-
         form = format_for_tensorflow(values["data_root"])
         yield "data_format", form, "TensorFlow reads files, else TFRecord shards"
     yield "data_format", "auto", "records where there are some, else files"
@@ -334,6 +348,20 @@ def share_of_cores(values: Given, machine: Machine, group: LaunchEnv | None) -> 
         cores, sharing = min(group.cores, machine.cores), 1
     shared = f", shared by {sharing} workers" if sharing > 1 else ""
     return cores, f"the {machine.cores} cores this process may use{shared}"
+
+
+def format_for_tensorflow(root: str) -> str:
+    """Return which form of a data set TensorFlow reads. Raise UserError if it reads none."""
+    from rn50lib.data.source import FORMS, forms_in
+
+    forms = forms_in(Path(root)) or ["files"]
+    if read := [form for form in ("files", "tfrecord") if form in forms]:
+        return read[0]
+    raise UserError(
+        f"--data-root {root}: it holds {FORMS[forms[0]].layout}, and TensorFlow reads class folders"
+        " or TFRecord shards: use --backend torch, or make shards of them",
+        ("write_shards", root),
+    )
 
 
 def best_loader(values: Given, machine: Machine) -> tuple[str, str]:

@@ -11,14 +11,14 @@ from pathlib import Path
 from statistics import harmonic_mean
 from typing import Any
 
+from data_prep.command_line import converter, whole
 from rn50 import compare, description, launch
 from rn50 import parser as parsers
 from rn50.autoconfig import Given, prepare
-from rn50.common import counts, has_key
+from rn50.common import Output, counts, has_key
 from rn50.reports import load
 from rn50lib.config import Resolved, flag_name, scoped
-from rn50lib.errors import TERMINATED, UserError, converter, whole
-from rn50lib.files import Output
+from rn50lib.errors import TERMINATED, UserError
 from rn50lib.lifetime import die_with_parent
 from rn50lib.report import as_json
 

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import NoReturn
 
+from data_prep.command_line import whole_output
 from rn50 import remedies  # noqa: F401 - registers what to run against an error
 from rn50.allocator import spins
 from rn50.verbs import MODULES, VERBS
 from rn50lib.errors import status_of
-from rn50lib.files import whole_output
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -1,13 +1,14 @@
-"""Lists of numbers, text tables, JSON outputs and which runs leave a model, for several verbs."""
+"""Lists of numbers, text tables, output files and which runs leave a model, for several verbs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from data_prep.command_line import positive
 from rn50lib.config import TrainConfig
-from rn50lib.errors import positive
-from rn50lib.files import read_json
+from rn50lib.files import Content, check_output, read_json, write_file
 
 
 def counts(text: str) -> list[int]:
@@ -27,6 +28,33 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return a line per row, with right-aligned columns of equal width."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(t.rjust(w) for t, w in zip(row, widths, strict=True)) for row in rows]
+
+
+@dataclass(frozen=True)
+class Output:
+    """The file that a flag names for the result of a command, checked before the work begins.
+
+    Creating it raises UserError as `check_output` does; `write` checks again, because other files
+    may have appeared meanwhile.
+    """
+
+    flag: str
+    path: str | Path
+    kind: str
+    is_kind: Callable[[Path], bool]
+
+    def __post_init__(self) -> None:
+        check_output(self.path, self.flag, self.kind, self.is_kind)
+
+    def write(self, content: Content) -> None:
+        """Write the file, whole or not at all. Raise UserError if that is impossible."""
+        self.__post_init__()
+        write_file(self.path, content)
+
+
+def contains(mark: bytes) -> Callable[[Path], bool]:
+    """Return a test for `check_output`: does a file contain the mark of our outputs?"""
+    return lambda file: mark in file.read_bytes()
 
 
 def has_key(key: str) -> Callable[[Path], bool]:

@@ -11,10 +11,11 @@ from pathlib import Path
 from statistics import harmonic_mean
 from typing import Any
 
+from data_prep.command_line import Parser
 from rn50.common import aligned
 from rn50.published import Series, load
 from rn50.reports import check_metrics
-from rn50lib.errors import Parser, UserError
+from rn50lib.errors import UserError
 from rn50lib.files import load_json
 
 RATES = ("train.total_ips", "val.total_ips")

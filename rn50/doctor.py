@@ -23,11 +23,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from data_prep.command_line import Parser
 from rn50 import launch
 from rn50.autoconfig import data_home, default_data_root
 from rn50.installed import has
 from rn50lib import hardware
-from rn50lib.errors import Parser, UserError
+from rn50lib.errors import UserError
 from rn50lib.hardware import Driver, Gpu
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"

@@ -18,12 +18,13 @@ from pathlib import Path
 
 import numpy as np
 
+from data_prep.command_line import Parser
+from rn50.common import Output, contains
 from rn50.installed import has
 from rn50lib import checkpoint
 from rn50lib.config import TrainConfig
 from rn50lib.data.classes import Classes
-from rn50lib.errors import Parser, UserError
-from rn50lib.files import Output, contains
+from rn50lib.errors import UserError
 from rn50lib.resnet import Network
 
 MARK = "rn50 export"  # in each file that `export` wrote
@@ -76,9 +77,12 @@ def export(prefix: str | Path, epoch: int, output: Path) -> None:
     assert classes is not None  # `load` states at least their number
     checkpoint.check_shapes(arrays, net, source)
     if output.suffix == ".onnx":
-        from rn50lib.torch.inference import serving
+        from rn50lib.torch.inference import onnx_of
+        from rn50lib.torch.model import ResNet, load_arrays
 
-        content = signed(serving(net, arrays, config.image_shape), classes, config)
+        model = ResNet(net)
+        load_arrays(model, arrays)
+        content = signed(onnx_of(model, config.image_shape, decoded=True), classes, config)
     else:
         content = to_state_dict(net, arrays, output.suffix, classes)
     to.write(content)

@@ -12,11 +12,12 @@ from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
+from data_prep import command_line
 from rn50.verbs import VERBS
-from rn50lib import errors
-from rn50lib.config import FLAGS, RARE, Flag, scoped, validated
+from rn50lib.config import FLAGS, RARE, Flag, scoped, text_of, validated
 from rn50lib.errors import UserError
 from rn50lib.files import load_json
+from rn50lib.recipe import REFERENCE
 
 Given = dict[str, Any]  # values by the names of fields, of those that were passed
 
@@ -42,7 +43,7 @@ Train; anything you omit is chosen for this machine.
 """
 
 
-class Parser(errors.Parser):
+class Parser(command_line.Parser):
     """The parser of a verb that takes the flags of a run; knows those of other programs."""
 
     run_flags: list[argparse.Action]
@@ -69,8 +70,18 @@ def answer_to(name: str) -> str | None:
     if name in LOGGERS:
         return "every run writes progress.jsonl, which docs/commands.md shows in TensorBoard"
     if flag := ELSEWHERE.get(name):
-        return f"here it is {flag.option}: {flag.explanation}"
+        return f"here it is {flag.option}: {explanation(flag)}"
     return None
+
+
+def explanation(flag: Flag) -> str:
+    """Return a flag's help text, with the choices and the default."""
+    of_recipe = "the recipe's" if flag.name in vars(REFERENCE) else ""
+    default = "" if flag.default in (..., None, False, ()) else text_of(flag.default)
+    default = flag.chosen or of_recipe or default
+    notes = [", ".join(map(str, flag.choices)), default and f"default: {default}"]
+    text = "; ".join(filter(None, notes))
+    return f"{flag.help} ({text})" if text else flag.help
 
 
 def first_page() -> str:
@@ -97,7 +108,7 @@ class Help(argparse.Action):
 
 
 def config_parser(verb: str) -> Parser:
-    rows = [f"  {name:21} {FLAGS[name].explanation}" for name in RARE]
+    rows = [f"  {name:21} {explanation(FLAGS[name])}" for name in RARE]
     filled = [textwrap.fill(row, 96, subsequent_indent=" " * 24) for row in rows]
     parser = Parser(
         prog=f"rn50 {verb}", description=VERBS[verb].capitalize() + ".", allow_abbrev=False,
@@ -131,7 +142,7 @@ def config_parser(verb: str) -> Parser:
 
 def options_of(flag: Flag) -> dict[str, Any]:
     """Return what argparse needs to know of a flag; `validated` reads the texts."""
-    options = {"dest": flag.name, "help": flag.explanation, "default": argparse.SUPPRESS}
+    options = {"dest": flag.name, "help": explanation(flag), "default": argparse.SUPPRESS}
     if flag.kind is bool:
         return options | {"action": "store_true"}
     action = "append" if flag.kind == tuple[str, ...] else "store"

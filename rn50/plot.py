@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from data_prep.command_line import Parser
+from rn50.common import Output, contains
 from rn50.reports import load
-from rn50lib.errors import Parser, UserError
-from rn50lib.files import Output, contains
+from rn50lib.errors import UserError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,14 +14,16 @@ from typing import Any
 
 import numpy as np
 
+from data_prep.command_line import Parser, whole
 from rn50.autoconfig import best_engine, resolve, stored_values
+from rn50.common import Output, contains
 from rn50lib import checkpoint
 from rn50lib.config import FLAGS, TrainConfig
 from rn50lib.data.classes import Classes
 from rn50lib.data.decode import ImageDecoder
 from rn50lib.data.scan import LeftOut, list_folder
-from rn50lib.errors import Parser, UserError, whole
-from rn50lib.files import Output, contains, is_stream
+from rn50lib.errors import UserError
+from rn50lib.files import is_stream
 
 SHOWN = 3  # classes that a line names
 MEMBER = b"probabilities.npy"  # in the .npz, whose names are not compressed

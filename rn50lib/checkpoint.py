@@ -24,7 +24,6 @@ from rn50lib.config import TrainConfig, flag_name, scoped
 from rn50lib.data.classes import Classes, check_agreement, kept_rows, unnamed
 from rn50lib.errors import UserError, first_line, first_names
 from rn50lib.files import (
-    check_file,
     check_folder,
     check_output,
     lock,
@@ -438,22 +437,6 @@ def newest(prefix: str | Path) -> tuple[Checkpoint | None, list[str]]:
     return None, passed_over
 
 
-def find(name: str, flag: str) -> Path:
-    """Return the file that a flag names, or the newest checkpoint that verifies under a prefix.
-
-    Raises UserError if there is none. A named file is verified when it is loaded.
-    """
-    with contextlib.suppress(ValueError):
-        parts(name)
-        read(Path(name), with_arrays=False)
-        return Path(name)
-    found, passed_over = newest(name)
-    if found is None:
-        problem = f"{flag} {name}: there is no checkpoint {name}-NNNN.safetensors"
-        raise UserError("; ".join([problem, *passed_over]), ("weights",))
-    return path(name, found.epoch, found.position.images)
-
-
 def read_network(prefix: str | Path) -> Network:
     """Return the network of a prefix. Raise UserError if its file is missing or damaged."""
     file = symbol_path(prefix)
@@ -518,7 +501,6 @@ def save(prefix: str | Path, checkpoint: Checkpoint) -> Path:
         metadata["classes"] = json.dumps(checkpoint.classes.to_dict())
     metadata["crc32"] = checksum(checkpoint.arrays, metadata)
     file = path(prefix, checkpoint.epoch, checkpoint.position.images)
-    check_file(file)
     name = Path(prefix).name
     for draft in file.parent.glob(f".{glob.escape(name)}-*.tmp.safetensors"):
         with contextlib.suppress(ValueError):  # of a run that was killed here

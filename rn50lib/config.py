@@ -100,16 +100,6 @@ class Flag:
         """The words that set the field: '--batch-size', or '--set keep'."""
         return self.names.split()[-1] if self.names else f"--set {self.name}"
 
-    @property
-    def explanation(self) -> str:
-        """The help text, with the choices and the default."""
-        of_recipe = "the recipe's" if self.name in vars(recipes.REFERENCE) else ""
-        default = "" if self.default in (..., None, False, ()) else text_of(self.default)
-        default = self.chosen or of_recipe or default
-        notes = [", ".join(map(str, self.choices)), default and f"default: {default}"]
-        text = "; ".join(filter(None, notes))
-        return f"{self.help} ({text})" if text else self.help
-
 
 def slots(hosts: str) -> dict[str, int]:
     """Return the worker slots of each host: 'a:4,b' gives {'a': 4, 'b': 1}."""
@@ -390,10 +380,6 @@ class TrainConfig:
         if self.network == "tiny":
             return resnet.tiny(self.num_classes, self.resnet_version)
         return resnet.resnet(self.num_layers or 50, self.num_classes, self.resnet_version)
-
-    def initial_arrays(self, net: Network) -> dict[str, Any]:
-        """Return the arrays that training of `net` starts from."""
-        return net.initial_arrays(self.seed, self.zero_gamma)
 
 
 HINTS = get_type_hints(TrainConfig, include_extras=True)

@@ -15,7 +15,6 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -79,42 +78,6 @@ def check_output(path: str | Path, flag: str, kind: str, is_kind: Callable[[Path
     except (OSError, ValueError):  # it cannot be read, or not as this kind
         pass
     raise UserError(f"{flag} {path} exists and is not {kind}: name another file, or remove it")
-
-
-@dataclass(frozen=True)
-class Output:
-    """The file that a flag names for the result of a command, checked before the work begins.
-
-    Creating it raises UserError as `check_output` does; `write` checks again, because other files
-    may have appeared meanwhile.
-    """
-
-    flag: str
-    path: str | Path
-    kind: str
-    is_kind: Callable[[Path], bool]
-
-    def __post_init__(self) -> None:
-        check_output(self.path, self.flag, self.kind, self.is_kind)
-
-    def write(self, content: Content) -> None:
-        """Write the file, whole or not at all. Raise UserError if that is impossible."""
-        self.__post_init__()
-        write_file(self.path, content)
-
-
-def contains(mark: bytes) -> Callable[[Path], bool]:
-    """Return a test for `check_output`: does a file contain the mark of our outputs?"""
-    return lambda file: mark in file.read_bytes()
-
-
-def check_file(path: str | Path) -> None:
-    """Raise UserError if `path` exists and is not a regular file."""
-    if Path(path).is_dir() or is_stream(path):
-        raise UserError(
-            f"{path} is not a regular file (a folder, a device or a FIFO): remove it, or name"
-            " another place"
-        )
 
 
 def check_folder(folder: Path, name: str) -> None:
@@ -256,26 +219,3 @@ def escape_unprintable() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-
-
-@contextlib.contextmanager
-def whole_output() -> Iterator[None]:
-    """Run a whole program and flush what it printed.
-
-    Raises SystemExit: after one line if a disk is full, with status 141 if a pipe was closed.
-    """
-    escape_unprintable()
-    try:
-        try:
-            yield
-        finally:
-            sys.stdout.flush()
-    except OSError as error:
-        if error.errno not in (*FULL, errno.EPIPE):
-            raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python tries again at its end
-        if error.errno == errno.EPIPE:  # `| head` has ended
-            raise SystemExit(141) from error
-        name = error.filename or "standard output"  # which has no name if it is unbuffered
-        print(f"error: {name} cannot be written: {error.strerror}", file=sys.stderr)
-        raise SystemExit(2) from error

@@ -163,12 +163,11 @@ def augment(
     return box, rng.random() < augmentation.flip
 
 
-def center_crop_box(width: int, height: int, image_size: int, resize: int | None = None) -> Box:
+def center_crop_box(width: int, height: int, image_size: int, resize: int) -> Box:
     """Return the part of the original image that "resize, then crop the centre" keeps.
 
-    Cropping first decodes less. `resize` is the shorter side after resizing, by default
-    `val_resize(image_size)`.
+    Cropping first decodes less. `resize` is the shorter side after resizing.
     """
-    side = min(width, height) * image_size / (resize or val_resize(image_size))
+    side = min(width, height) * image_size / resize
     side_px = max(1, min(round(side), width, height))
     return (width - side_px) // 2, (height - side_px) // 2, side_px, side_px

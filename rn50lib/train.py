@@ -6,6 +6,7 @@ of workers, never a framework.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import itertools
 import signal
@@ -22,7 +23,7 @@ from rn50lib.data import Pipeline, open_pipeline
 from rn50lib.data.classes import Classes
 from rn50lib.distributed import Comm, assert_same_across_ranks, connect, max_difference
 from rn50lib.distributed.launch_env import LaunchEnv
-from rn50lib.errors import TERMINATED, Parser, UserError, status_of
+from rn50lib.errors import TERMINATED, UserError, status_of
 from rn50lib.files import is_stream, make_folder
 from rn50lib.metrics import Meter
 from rn50lib.progress import Progress
@@ -48,7 +49,7 @@ class Run:
 
 def main(argv: list[str] | None = None) -> int:
     """Run one worker of the run that a file describes."""
-    parser = Parser(prog="python -m rn50lib.train", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m rn50lib.train", description=main.__doc__)
     parser.add_argument("--config", type=Path, required=True, help="RUN/experiment.json")
     lifetime.end_on_sigterm()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # blocked until this was loaded
@@ -66,13 +67,7 @@ def main(argv: list[str] | None = None) -> int:
 def train(resolved: Resolved, run_dir: Path | None) -> int:
     """Train and validate; return the exit status.
 
-    Args:
-        resolved: The configuration, with the reason for each value.
-        run_dir: Gets progress.jsonl and, without --report, report.json.
-
-    Raises:
-        UserError: The data is bad, ranks differ, an output cannot be written, or the loss diverged.
-        SystemExit: SIGTERM ended the run.
+    `run_dir` gets progress.jsonl and, without --report, report.json. SIGTERM raises SystemExit.
     """
     config = resolved.config
     comm = connect(config.comm, config.backend, config.comm_timeout)

@@ -10,7 +10,6 @@ import numpy as np
 
 from rn50lib.data import Batch
 from rn50lib.distributed import Comm
-from rn50lib.errors import UserError
 from rn50lib.report import SUMS
 
 BEFORE_TRACE = 5  # a CUDA graph is captured in the fourth step; the fifth warms up the profiler
@@ -18,7 +17,10 @@ TRACED_STEPS = 3  # of `--trace`
 
 
 class TrainStep(Protocol):
-    """The interface of a backend. Metrics stay on the device until `pop_metrics`."""
+    """The interface of a backend. Metrics stay on the device until `pop_metrics`.
+
+    Its defaults are those of a step without a model, and without a loss scale.
+    """
 
     device: str
     saves: bool  # whether it has a model, which checkpoints hold
@@ -38,17 +40,20 @@ class TrainStep(Protocol):
 
     def state(self) -> dict[str, np.ndarray]:
         """Return the arrays of a checkpoint: weights, running statistics, `velocity/NAME`."""
+        return {}
 
     def loss_scale_state(self) -> dict[str, float]:
         """Wait for the device; return `scale`, `good_steps` in a row, and `skipped` updates.
 
         {} if the loss is not scaled.
         """
+        return {}
 
     def load(
         self, arrays: dict[str, np.ndarray], loss_scale: dict[str, float] | None = None
     ) -> None:
         """Load the `state()` and `loss_scale_state()` of either backend."""
+        return None
 
     def predict(self, images: np.ndarray) -> np.ndarray:
         """Return class probabilities (N, classes) float32 of uint8 NHWC images."""
@@ -82,19 +87,8 @@ class PacedStep(TrainStep):
         time.sleep(max(0.0, self.free_at - time.perf_counter()))
         return np.zeros(len(SUMS))
 
-    def state(self) -> dict[str, np.ndarray]:
-        return {}
-
-    def loss_scale_state(self) -> dict[str, float]:
-        return {}
-
-    def load(
-        self, arrays: dict[str, np.ndarray], loss_scale: dict[str, float] | None = None
-    ) -> None:
-        pass
-
     def predict(self, images: np.ndarray) -> np.ndarray:
-        raise UserError("--set step has no model to predict with: leave it out")
+        raise NotImplementedError  # `rn50 predict` loads a checkpoint, and none comes from here
 
     def versions(self) -> dict[str, str]:
         return {"device": "none" if math.isinf(self.rate) else f"paced at {self.rate:g} img/s"}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 
+from data_prep.command_line import Parser, converter, whole
 from rn50.common import aligned, counts
 from rn50.published import load
 from rn50.scaling import links
 from rn50.scaling.model import IMAGENET, Cluster, PredictedStep, Training, predict
-from rn50lib.errors import Parser, UserError, converter, whole
+from rn50lib.errors import UserError
 
 PUBLISHED = {  # the publication and precision that fill in what is not given
     "float16": ("DGX-1", "mixed"),

@@ -49,11 +49,11 @@ class Pipeline(Protocol):
         ...
 
     def close(self) -> None:
-        """End the workers, so that nothing is left running."""
-        ...
+        """End the workers, if it has any, so that nothing is left running."""
+        return None
 
 
-class Synthetic:
+class Synthetic(Pipeline):
     """Random images, made once and repeated: the upper limit for any real input."""
 
     ordered = True
@@ -75,9 +75,6 @@ class Synthetic:
     def epoch(self, epoch: int, skip: int = 0) -> Iterator[Batch]:
         for _ in range(self.steps):
             yield self.batch
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 def open_pipeline(

@@ -120,18 +120,6 @@ def open_source(root: str | os.PathLike, split: str, data_format: str = "auto") 
     return _form(root, data_format).open(root, split)
 
 
-def format_for_tensorflow(root: str | os.PathLike) -> str:
-    """Return which form of a data set TensorFlow reads. Raise UserError if it reads none."""
-    forms = _forms(Path(root)) or ["files"]
-    if read := [form for form in ("files", "tfrecord") if form in forms]:
-        return read[0]
-    raise UserError(
-        f"--data-root {root}: it holds {FORMS[forms[0]].layout}, and TensorFlow reads class folders"
-        " or TFRecord shards: use --backend torch, or make shards of them",
-        ("write_shards", root),
-    )
-
-
 # -- the data root -------------------------------------------------------------------------------
 
 
@@ -145,7 +133,7 @@ def _check_root(root: str | os.PathLike) -> Path:
     return Path(root)
 
 
-def _forms(root: Path) -> list[str]:
+def forms_in(root: Path) -> list[str]:
     """Return the names of the forms in which a data set is there."""
     return [name for name, form in FORMS.items() if form.find(root)]
 
@@ -154,7 +142,7 @@ def _form(root: Path, data_format: str) -> type[Source]:
     """Return the form with a name; "auto" is the first that is there. Raises UserError."""
     if data_format != "auto":
         return FORMS[data_format]
-    if forms := _forms(root):
+    if forms := forms_in(root):
         return FORMS[forms[0]]
     raise UserError(
         f"--data-root {root}: it holds neither {' nor '.join(f.layout for f in FORMS.values())}:"

@@ -23,7 +23,7 @@ import numpy as np
 import tensorflow as tf
 
 from rn50lib.config import TrainConfig
-from rn50lib.data import Batch, sampler
+from rn50lib.data import Batch, Pipeline, sampler
 from rn50lib.data.decode import (
     BOTTOM_UP,
     MAX_PIXELS,
@@ -51,7 +51,7 @@ as_written = tf.autograph.experimental.do_not_convert
 """The stages hold no Python loops or branches over tensors, which TensorFlow would look for."""
 
 
-class TfData:
+class TfData(Pipeline):
     """Images of class folders by their number; see `rn50lib.data.Pipeline`.
 
     Batches are tensors on the host. Nothing in TensorFlow is touched before the first epoch: by
@@ -64,10 +64,8 @@ class TfData:
         self.source, self.sampler, self.examples = source, batches, batches.examples
         self.pixels = config.image_shape
         self.how: dict[str, Any] = FAST if batches.train else ACCURATE
-        self.threads = config.data_nthreads
-        self.parallel: dict[str, Any] = {}
-        if self.threads:
-            self.parallel = {"num_parallel_calls": self.threads, "deterministic": True}
+        self.threads = max(1, config.data_nthreads)  # of this process in any case
+        self.parallel = {"num_parallel_calls": self.threads, "deterministic": True}
         self.decoder = ImageDecoder(source, batches.train, config)
         self.error: Exception | None = None  # that Python raised in a graph
 
@@ -77,9 +75,6 @@ class TfData:
     def epoch(self, epoch: int, skip: int = 0) -> Iterator[Batch]:
         rows, valid = self.sampler.rows(epoch, skip)
         return self._batches(epoch, self._files(rows.ravel()), valid, rows)
-
-    def close(self) -> None:
-        """Do nothing: tf.data has no processes to end."""
 
     def _files(self, numbers: np.ndarray) -> tf.data.Dataset:
         """Return (number, encoded image, label) of one image after the other."""
@@ -152,20 +147,18 @@ class TfData:
         size = self.sampler.batch_size
         images = stored.batch(size).map(sample, **self.parallel).unbatch()
         batches = images.map(as_written(self._traced), **self.parallel).batch(size)
-        if self.threads:
-            batches = batches.prefetch(BATCHES_AHEAD)
-        return batches.with_options(self._options())
+        return batches.prefetch(BATCHES_AHEAD).with_options(self._options())
 
     def _options(self) -> tf.data.Options:
         """Return options with no more threads than this rank may use, and no automatic choices."""
         options = tf.data.Options()
-        options.threading.private_threadpool_size = max(1, self.threads)
+        options.threading.private_threadpool_size = self.threads
         options.threading.max_intra_op_parallelism = 1
         options.deterministic = True
         options.autotune.enabled = False
         options.experimental_optimization.apply_default_optimizations = False
-        # an image is written into its batch as it is decoded, if batches are made ahead
-        options.experimental_optimization.map_and_batch_fusion = self.threads > 0
+        # an image is written into its batch as it is decoded
+        options.experimental_optimization.map_and_batch_fusion = True
         return options
 
     @functools.cached_property

@@ -25,6 +25,7 @@ from rn50lib.recipe import MEAN, STD
 from rn50lib.report import SUMS, TOP
 from rn50lib.resnet import Network
 from rn50lib.tensorflow.model import build_model, load_arrays, tensors, to_canonical
+from rn50lib.train_step import TrainStep
 
 MESSAGES = 4  # groups of gradients that are sent one after the other
 
@@ -56,8 +57,8 @@ class Optimizer:
             )
 
 
-class TensorflowStep:
-    """A ResNet with its optimizer on one device; the public methods are those of `TrainStep`."""
+class TensorflowStep(TrainStep):
+    """A ResNet with its optimizer on one device."""
 
     saves = True
 
@@ -68,7 +69,7 @@ class TensorflowStep:
         self.config, self.net = config, net
         self.model = build_model(net, config.dtype)
         self.named = tensors(self.model, net)
-        start = config.initial_arrays(net)
+        start = net.initial_arrays(config.seed, config.zero_gamma)
         load_arrays(self.named, comm.broadcast(start))
         self.trained = list(net.parameters())
         self.update = Optimizer(config, self.named, self.trained)
@@ -168,9 +169,6 @@ class TensorflowStep:
         for name, velocity in self.velocity.items():
             arrays[f"velocity/{name}"] = to_canonical(velocity.numpy())
         return arrays
-
-    def loss_scale_state(self) -> dict[str, float]:
-        return {}
 
     def load(
         self, arrays: dict[str, np.ndarray], loss_scale: dict[str, float] | None = None

@@ -24,8 +24,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from rn50lib.errors import UserError
 from rn50lib.recipe import MEAN, STD
-from rn50lib.resnet import Network
-from rn50lib.torch.model import ResNet, load_arrays
+from rn50lib.torch.model import ResNet
 
 NEEDS = ("onnx", "onnxscript")  # to write the ONNX file
 
@@ -184,13 +183,6 @@ def onnx_of(model: ResNet, size: int, decoded: bool = False) -> bytes:
         )  # fmt: skip
     assert program is not None
     return program.model_proto.SerializeToString()
-
-
-def serving(net: Network, arrays: dict[str, np.ndarray], size: int) -> bytes:
-    """Return an ONNX file's content, from decoded images to logits."""
-    model = ResNet(net)
-    load_arrays(model, arrays)
-    return onnx_of(model, size, decoded=True)
 
 
 BUILDERS = {"compile": compiled, "onnxruntime": onnxruntime, "openvino": openvino}

@@ -39,7 +39,7 @@ class TorchStep:
         torch.set_num_threads(config.threads)
         self.config, self.net = config, net
         self.model = ResNet(net)
-        start = config.initial_arrays(net)
+        start = net.initial_arrays(config.seed, config.zero_gamma)
         load_arrays(self.model, comm.broadcast(start))
         self.model.to(self.device)
         if comm.name != "horovod":
@@ -70,11 +70,11 @@ class TorchStep:
         self.tracer = gpu.Tracer(None if comm.rank else config.trace)
         if config.compile:
             self.model.compile()  # in place: what wraps the model still sees its parameters
-        self.run: Callable[..., tuple[Tensor, ...]] = self.prepare_and_compute  # or its CUDA graph
+        self.run: Callable[..., tuple[Tensor, ...]] = self.compute  # or its CUDA graph
         if config.cuda_graph:
             graphs.check(self.device, config)
             if self.grad_accum_steps == 1:
-                self.run = graphs.Replayed(self.prepare_and_compute)
+                self.run = graphs.Replayed(self.compute)
 
     def fetch(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return uint8 images (NHWC) and int64 labels on the device."""
@@ -109,13 +109,12 @@ class TorchStep:
             self.queue.limit()
             self.tracer.step()
 
-    def prepare_and_compute(self, images_NHWC: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
-        """Run a step on images as they are stored; everything stays on the device."""
-        self.compute(self.normalise(images_NHWC), labels)
-        return ()
+    def compute(self, images_NHWC: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+        """Run a step on the device. Of accumulated batches, only the last exchanges and updates.
 
-    def compute(self, images: Tensor, labels: Tensor) -> None:
-        """Run a step on the device. Of accumulated batches, only the last exchanges and updates."""
+        It returns nothing: the results stay in the model and in `sums`.
+        """
+        images = self.normalise(images_NHWC)
         self.model.train()
         self.batches += 1
         last = self.batches % self.grad_accum_steps == 0
@@ -130,6 +129,7 @@ class TorchStep:
             with record_function("update"):
                 self.update()
         self.update_metrics(logits.detach(), labels, loss.detach())
+        return ()
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the training loss; validation does not smooth the labels."""

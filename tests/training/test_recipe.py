@@ -126,10 +126,10 @@ def test_image_without_a_fitting_crop_gives_its_centre() -> None:
 
 def test_the_centre_crop_is_what_resizing_first_would_keep() -> None:
     # 500 x 375 resized to 341 x 256, of which 224 x 224 is kept: 224 / 256 of the shorter side
-    assert recipes.center_crop_box(500, 375, 224) == (86, 23, 328, 328)
-    assert recipes.center_crop_box(375, 500, 224) == (23, 86, 328, 328)
-    assert recipes.center_crop_box(100, 50, 32, resize=32) == (25, 0, 50, 50)
-    assert recipes.center_crop_box(1, 9, 224) == (0, 4, 1, 1)
+    assert recipes.center_crop_box(500, 375, 224, 256) == (86, 23, 328, 328)
+    assert recipes.center_crop_box(375, 500, 224, 256) == (23, 86, 328, 328)
+    assert recipes.center_crop_box(100, 50, 32, 32) == (25, 0, 50, 50)
+    assert recipes.center_crop_box(1, 9, 224, 256) == (0, 4, 1, 1)
 
 
 def test_a_run_has_the_rate_of_its_recipe() -> None:

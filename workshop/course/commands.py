@@ -12,9 +12,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from data_prep.command_line import Parser, whole
+from rn50.common import Output, contains
 from rn50lib.config import FLAGS
-from rn50lib.errors import Parser, UserError, whole
-from rn50lib.files import Output, check_output, contains, make_folder, write_file
+from rn50lib.errors import UserError
+from rn50lib.files import check_output, make_folder, write_file
 from workshop import catalogue, paths
 
 PACKAGES = {"rn50-workbook", "torch", "tensorflow_cpu", "tensorflow", "numpy", "pillow",

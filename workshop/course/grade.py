@@ -27,8 +27,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rn50.common import Output
 from rn50lib.errors import UserError
-from rn50lib.files import Output
 from workshop import catalogue, output, paths, processes
 from workshop.checks import alone, engine
 from workshop.course import build, pages, run, uploads
