@@ -274,7 +274,7 @@ LAMBDA = "...\n\nblock_end = lambda fused: (3, 1) if fused else (5, 3)"
     ("start", "answers", "said"),
     [
         ("def next_scale", "", "○ `next_scale` is not written yet"),
-        ("def next_scale", RULE, "right in all 7 test cases"),
+        ("def next_scale", RULE, "right in all 8 test cases"),
         ("def next_scale", RULE.replace("/ 2", "/ 4"), "gives (0.25, 0). It should be (0.5, 0)"),
         ("def convolution", [CONVOLUTION, NORM], "✓ `batch_norm`"),
         ("def convolution", [CONVOLUTION.replace(" + 36864", ""), NORM], "weights are read, too"),
