@@ -24,14 +24,13 @@ IMPORTED = {"time.": "import time", "np.": "import numpy as np", "torch.": "impo
 
 
 def choose(
-    name: str, own: Function, finished: Function, judge: Callable[[], str], show: bool | str = False
+    name: str, own: Function, finished: Function, judge: Callable[[], str], hint: str = ""
 ) -> Function:
     """Print what `judge` finds; return the learner's function if it is right, else the finished.
 
     `judge` returns what is right. It raises Wrong, or NotImplementedError if the function returns
-    nothing. If nothing is written yet, the finished version is shown with `show`, folded; if that
-    is a text, it is a hint, shown first. A cell that runs again, and so gives the finished version,
-    prints what it printed before.
+    nothing. If nothing is written yet, the hint and the finished version are shown, folded. A cell
+    that runs again, and so gives the finished version, prints what it printed before.
     """
     if not (is_same(own, finished) and name in _refused):
         try:
@@ -42,8 +41,8 @@ def choose(
             return own
     said, stub = _refused[name]
     print(said)
-    if stub and show:
-        show_folded(pasteable(finished, name), "" if show is True else show)
+    if stub:
+        show_folded(pasteable(finished, name), hint)
     return finished
 
 
@@ -121,18 +120,17 @@ def write_chosen(file: str, chosen: Function, finished: Function, name: str) -> 
 
 def choose_by_cases(
     name: str, own: Function, finished: Function, cases: Sequence[tuple[Any, ...]],
-    mistakes: Sequence[Mistake] = (), right: str = "", show: bool | str = False,
+    mistakes: Sequence[Mistake] = (), hint: str = "",
 ) -> Function:  # fmt: skip
     """Choose as `choose` does; a right function returns in each case what the finished one does.
 
-    `mistakes` are those of `compare.examine`, `show` is that of `choose`. For a right function,
-    `right` is printed.
+    `mistakes` are those of `compare.examine`.
     """
 
     def judge() -> str:
         if own(*deepcopy(cases[0])) is None:
             raise NotImplementedError
         examine(own, cases, finished, mistakes, one_case=True)
-        return right or f"`{name}` is right in all {len(cases)} test cases."
+        return f"`{name}` is right in all {len(cases)} test cases."
 
-    return choose(name, own, finished, judge, show)
+    return choose(name, own, finished, judge, hint)

@@ -52,11 +52,11 @@ READING_MISTAKES: tuple[Mistake, ...] = (
 
 def check_hours(yours: Function) -> Function:
     """Return a learner's `training_hours` if it is right, else the finished one."""
-    return choose_by_cases("training_hours", yours, training_hours, RUNS, HOURS_MISTAKES, show=True)
+    return choose_by_cases("training_hours", yours, training_hours, RUNS, HOURS_MISTAKES)
 
 
 def check_reading(yours: Function) -> Function:
     """Return a learner's `megabytes_per_second` if it is right, else the finished one."""
     return choose_by_cases(
-        "megabytes_per_second", yours, megabytes_per_second, READS, READING_MISTAKES, show=True
+        "megabytes_per_second", yours, megabytes_per_second, READS, READING_MISTAKES
     )

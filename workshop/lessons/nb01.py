@@ -42,7 +42,7 @@ LABEL_MISTAKES: tuple[Mistake, ...] = (
 def check_labels(yours: Function) -> Function:
     """Return a learner's `labels` if it is right, else the finished one."""
     cases = [(folders,) for folders in FOLDERS]
-    return choose_by_cases("labels", yours, labels, cases, LABEL_MISTAKES, show=True)
+    return choose_by_cases("labels", yours, labels, cases, LABEL_MISTAKES)
 
 
 def item(self: Any, i: int) -> tuple[Image.Image, int]:
@@ -73,7 +73,7 @@ def check_item(records: Any, listed: str, folder: Path) -> Function:
                 raise
         return f"{len(lines)} of {len(lines)} records are right."
 
-    return choose("__getitem__", type(records).__getitem__, item, judge, show=True)
+    return choose("__getitem__", type(records).__getitem__, item, judge)
 
 
 def judge_item(records: Any, i: int, true: int, file: Path) -> None:
@@ -112,7 +112,7 @@ FILES, READERS, OPENING = 30, (3, 5), 0.02  # of the check: files, threads, s to
 
 def check_rate(yours: Function) -> Function:
     """Return a learner's `reading_rate` if it is right, else the finished one."""
-    return choose("reading_rate", yours, reading_rate, lambda: judge_rate(yours), show=True)
+    return choose("reading_rate", yours, reading_rate, lambda: judge_rate(yours))
 
 
 def judge_rate(yours: Function) -> str:

@@ -61,12 +61,12 @@ def step(model: Any, optimizer: Any, images: Any, labels: Any) -> torch.Tensor:
 
 def check_photo(photos: Any) -> Callable[..., Any]:
     own = photos.__getitem__
-    return choose("__getitem__", own, photo, lambda: judge_photos(photos), show=True)
+    return choose("__getitem__", own, photo, lambda: judge_photos(photos))
 
 
 def check_step(own: Callable[..., Any]) -> Callable[..., Any]:
     """Check a training step on a small network, against steps of the finished one."""
-    return choose("training_step", own, step, lambda: judge_step(own), show=True)
+    return choose("training_step", own, step, lambda: judge_step(own))
 
 
 def at_most(part: float, whole: float) -> float:
@@ -90,7 +90,7 @@ AT_MOST_MISTAKES: tuple[Mistake, ...] = (
 
 def check_at_most(own: Callable[..., Any]) -> Callable[..., Any]:
     cases = ((30.0, 100.0), (17.0, 53.0))  # in the first, too, the part is not the rest
-    return choose_by_cases("at_most", own, at_most, cases, AT_MOST_MISTAKES, show=True)
+    return choose_by_cases("at_most", own, at_most, cases, AT_MOST_MISTAKES)
 
 
 def scaled_lr(n_gpus: int, batch: int) -> float:
@@ -120,7 +120,7 @@ LR_MISTAKES: tuple[Mistake, ...] = (
 
 def check_scaled_lr(own: Callable[..., Any]) -> Callable[..., Any]:
     cases = ((4, 96), (1, 32), (8, 208))  # not 8 first: an 8 in a formula could cancel it
-    return choose_by_cases("scaled_lr", own, scaled_lr, cases, LR_MISTAKES, show=True)
+    return choose_by_cases("scaled_lr", own, scaled_lr, cases, LR_MISTAKES)
 
 
 # --- one image ------------------------------------------------------------------------------------

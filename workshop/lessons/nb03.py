@@ -55,7 +55,7 @@ def choose_and_write(
     answer: Callable[[Any], Any], finished: Callable[[Any], Any],
     judge: Callable[[Callable[[Any], Any]], str], file: str,
 ) -> None:  # fmt: skip
-    chosen = choose(answer.__name__, answer, finished, functools.partial(judge, answer), show=True)
+    chosen = choose(answer.__name__, answer, finished, functools.partial(judge, answer))
     write_chosen(file, chosen, finished, answer.__name__)
     print(f"The version for the next cells is in {file}.")
 
@@ -257,7 +257,4 @@ AFTER_MISTAKES: tuple[Mistake, ...] = (
 
 def check_after_the_pass(answer: Callable[..., Any]) -> Callable[..., Any]:
     """Return a learner's prediction if it is right, else the finished one; print what is wrong."""
-    return choose_by_cases(
-        "after_the_pass", answer, after_the_pass, BUCKETS, AFTER_MISTAKES,
-        "Four passes: hidden, exposed, a busy sender, two senders.", show=True,
-    )  # fmt: skip
+    return choose_by_cases("after_the_pass", answer, after_the_pass, BUCKETS, AFTER_MISTAKES)

@@ -83,19 +83,19 @@ def framed(data: bytes, order: str = "<", size: str = "Q", extra: int = 0) -> by
 
 def check_frame_record(yours: Function) -> Function:
     hint = "Four parts: struct.pack('<Q', …), a checksum as '<I', the data, a checksum as '<I'."
-    return choose_by_cases("frame_record", yours, frame_record, RECORDS, FRAME_MISTAKES, show=hint)
+    return choose_by_cases("frame_record", yours, frame_record, RECORDS, FRAME_MISTAKES, hint)
 
 
 def check_read(yours: Function) -> Function:
     with tempfile.TemporaryDirectory() as folder:
         judge = functools.partial(judge_read, yours, Path(folder))
-        return choose("read", yours, read, judge, show=FORMAT)
+        return choose("read", yours, read, judge, FORMAT)
 
 
 def check_my_shards(yours: Function) -> Function:
     judge = functools.partial(judge_my_shards, yours)
     hint = "Take every `size`-th shard, then every `workers`-th of those."
-    return choose("my_shards", yours, my_shards, judge, show=hint)
+    return choose("my_shards", yours, my_shards, judge, hint)
 
 
 def check_stage(
@@ -114,7 +114,7 @@ def check_stage(
     finished = prefetch if yours.__name__ == "prefetch" else parallel_map
     judge = functools.partial(judge_stage, yours, batch_size, cores)
     hint = "`map` takes num_parallel_calls; the dataset that `batch` returns has a `prefetch`."
-    return choose(finished.__name__, yours, finished, judge, show=hint)
+    return choose(finished.__name__, yours, finished, judge, hint)
 
 
 def calls_of(dataset: Any, stage: str) -> list[int]:
@@ -182,7 +182,7 @@ def check_pipeline(yours: Function, decode_crop: Callable[[Any], Any]) -> Functi
     with tempfile.TemporaryDirectory() as folder:
         judge = functools.partial(judge_pipeline, yours, Path(folder))
         hint = "Shard the file names; read before you shuffle, and shuffle before you decode."
-        return choose("pipeline", yours, pipeline, judge, show=hint)
+        return choose("pipeline", yours, pipeline, judge, hint)
 
 
 def judge_read(yours: Function, folder: Path) -> str:

@@ -81,7 +81,7 @@ def endless(loader: Any) -> Iterator[tuple[Any, Any]]:
 def check_crop(yours: Callable[..., Any]) -> Callable[..., Any]:
     """Return a learner's `crop` if it is right, else the finished one."""
     judge = functools.partial(judge_crop, yours, striped_ramps())
-    return choose("crop", yours, crop, judge, show=True)
+    return choose("crop", yours, crop, judge)
 
 
 def check_only_crop(yours: Callable[..., Any]) -> Callable[..., Any]:
@@ -99,7 +99,7 @@ def check_only_crop(yours: Callable[..., Any]) -> Callable[..., Any]:
         )  # fmt: skip
         return said
 
-    return choose("only_crop", yours, only_crop, judge, show=True)
+    return choose("only_crop", yours, only_crop, judge)
 
 
 def attempted(yours: Callable[..., Any]) -> Callable[..., Any]:
@@ -175,9 +175,9 @@ def check(graph: Callable[..., Any], batches: Callable[..., Any]) -> tuple[Any, 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_numbered_shards(folder)
-        chosen = choose("photos", graph, photos, lambda: judge_photos(graph, folder), show=True)
+        chosen = choose("photos", graph, photos, lambda: judge_photos(graph, folder))
         judge = functools.partial(judge_endless, batches, folder, chosen)
-        return chosen, choose("endless", batches, endless, judge, show=True)
+        return chosen, choose("endless", batches, endless, judge)
 
 
 def judge_photos(yours: Callable[..., Any], folder: Path) -> str:

@@ -216,7 +216,7 @@ CASES: dict[Function, list[tuple[Any, ...]]] = {
 def check(name: str, own: Function) -> Function:
     """Return a learner's function if it is right, else the finished one of that name."""
     finished = next(function for function in CASES if function.__name__ == name)
-    return choose_by_cases(name, own, finished, CASES[finished], MISTAKES[finished], show=True)
+    return choose_by_cases(name, own, finished, CASES[finished], MISTAKES[finished])
 
 
 # --- a step with a loss scale ---------------------------------------------------------------------
@@ -302,4 +302,4 @@ def judge_step(own: Function, rule: Function, device: Any) -> str:
 def check_step(own: Function, rule: Function, device: Any) -> Function:
     """Return a learner's step if it is right, else the finished one."""
     judge = functools.partial(judge_step, own, rule, device)
-    return choose("scaled_step", own, scaled_step, judge, show=True)
+    return choose("scaled_step", own, scaled_step, judge)

@@ -138,29 +138,29 @@ TAKE_MISTAKES: tuple[Mistake, ...] = (
 
 def check_fold(own: Callable[..., Any]) -> Callable[..., Any]:
     """Check a learner's `fold` on two small layers."""
-    return choose("fold", own, fold, lambda: judge_fold(own), show=True)
+    return choose("fold", own, fold, lambda: judge_fold(own))
 
 
 def check_capture(own: Callable[..., Any], device: str) -> Callable[..., Any]:
     """Check a learner's `capture` on a small network, without a GPU with `stand_in`."""
     with contextlib.nullcontext() if device == "cuda" else stand_in() as gpu:
-        return choose("capture", own, capture, lambda: judge_capture(own, device, gpu), show=True)
+        return choose("capture", own, capture, lambda: judge_capture(own, device, gpu))
 
 
 def check_gain(own: Callable[..., Any]) -> Callable[..., Any]:
     """Check a learner's `graph_gain` in a few cases."""
-    return choose_by_cases("graph_gain", own, graph_gain, GAINS, GAIN_MISTAKES, show=True)
+    return choose_by_cases("graph_gain", own, graph_gain, GAINS, GAIN_MISTAKES)
 
 
 def check_latencies(own: Callable[..., Any]) -> Callable[..., Any]:
     """Check a learner's `ideal_latencies` in a few cases."""
     cases = ARRIVALS, LATENCY_MISTAKES
-    return choose_by_cases("ideal_latencies", own, ideal_latencies, *cases, show=True)
+    return choose_by_cases("ideal_latencies", own, ideal_latencies, *cases)
 
 
 def check_take(own: Callable[..., Any]) -> Callable[..., Any]:
     """Check a learner's `take` in a few cases."""
-    return choose_by_cases("take", own, take, WAITING, TAKE_MISTAKES, show=True)
+    return choose_by_cases("take", own, take, WAITING, TAKE_MISTAKES)
 
 
 # --- fold -----------------------------------------------------------------------------------------

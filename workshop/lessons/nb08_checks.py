@@ -133,29 +133,29 @@ def check_clock(yours: Function, file: str) -> Function:
             wrong(f"In {file}, it is alone, and {error}.", "Import what it needs inside of it.")
         return said
 
-    chosen = choose("measure", yours, measure, judge, show=True)
+    chosen = choose("measure", yours, measure, judge)
     write_chosen(file, chosen, measure, "measure")
     return chosen
 
 
 def check_turns(yours: Function) -> Function:
     """Return a learner's `in_turns` if it is right, else the finished one; print what is wrong."""
-    return choose("in_turns", yours, in_turns, lambda: judge_turns(yours), show=True)
+    return choose("in_turns", yours, in_turns, lambda: judge_turns(yours))
 
 
 def check_fit(yours: Function) -> Function:
     """Return a learner's `fit` if it is right, else the finished one; print what is wrong."""
-    return choose("fit", yours, fit, lambda: judge_fit(yours), show=True)
+    return choose("fit", yours, fit, lambda: judge_fit(yours))
 
 
 def check_causes(yours: Function) -> Function:
     """Return a learner's `causes` if it is right, else the finished one; print what is wrong."""
-    return choose_by_cases("causes", yours, causes, STEPS, CAUSE_MISTAKES, show=True)
+    return choose_by_cases("causes", yours, causes, STEPS, CAUSE_MISTAKES)
 
 
 def check_decide(yours: Function) -> Function:
     """Return a learner's `decide` if it is right, else the finished one; print what is wrong."""
-    return choose_by_cases("decide", yours, decide, DECISIONS, DECIDE_MISTAKES, show=True)
+    return choose_by_cases("decide", yours, decide, DECISIONS, DECIDE_MISTAKES)
 
 
 class Device:
