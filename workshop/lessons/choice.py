@@ -24,17 +24,18 @@ IMPORTED = {"time.": "import time", "np.": "import numpy as np", "torch.": "impo
 
 
 def choose(
-    name: str, own: Function, finished: Function, judge: Callable[[], str], hint: str = ""
+    name: str, own: Function, finished: Function, judge: Callable[[], str | None], hint: str = ""
 ) -> Function:
     """Print what `judge` finds; return the learner's function if it is right, else the finished.
 
-    `judge` returns what is right. It raises Wrong, or NotImplementedError if the function returns
-    nothing. If nothing is written yet, the hint and the finished version are shown, folded. A cell
-    that runs again, and so gives the finished version, prints what it printed before.
+    `judge` raises Wrong, or NotImplementedError if the function returns nothing; it may return
+    what to print about a right one. If nothing is written yet, the hint and the finished version
+    are shown, folded. A cell that runs again, and so gives the finished version, prints what it
+    printed before.
     """
     if not (is_same(own, finished) and name in _refused):
         try:
-            print(f"✓ {judge()}")
+            print("✓", judge() or f"`{name}` is right: the notebook uses yours.")
         except Exception as error:
             _refused[name] = describe(name, own, error)
         else:

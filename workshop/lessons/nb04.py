@@ -133,7 +133,7 @@ def settings_of(dataset: Any, stage: str, name: str) -> list[Any]:
     return found
 
 
-def judge_stage(yours: Function, batch: int, cores: int = 2) -> str:
+def judge_stage(yours: Function, batch: int, cores: int = 2) -> None:
     import tensorflow as tf
 
     with tempfile.TemporaryDirectory() as folder:
@@ -160,7 +160,6 @@ def judge_stage(yours: Function, batch: int, cores: int = 2) -> str:
         (not ahead and calls_of(made, "Prefetch"), "It prefetches, too.",
          "That is the next stage."),
     )  # fmt: skip
-    return f"`{yours.__name__}` is right: the notebook uses yours."
 
 
 def check_pipeline(yours: Function, decode_crop: Callable[[Any], Any]) -> Function:
@@ -185,7 +184,7 @@ def check_pipeline(yours: Function, decode_crop: Callable[[Any], Any]) -> Functi
         return choose("pipeline", yours, pipeline, judge, hint)
 
 
-def judge_read(yours: Function, folder: Path) -> str:
+def judge_read(yours: Function, folder: Path) -> None:
     contents = [b"first", b"", b"third"]
     records = [frame_record(data) for data in contents]
     shard = folder / "shard"
@@ -223,7 +222,6 @@ def judge_read(yours: Function, folder: Path) -> str:
         refuse((error is None or len(found) > 2, f"Without its last {missing} bytes, a shard is"
                 f" read without an error: {len(found)} records.", "`file.read` returns fewer bytes"
                 " at the end of the file: raise ValueError."))  # fmt: skip
-    return "`read` is right: the notebook uses yours."
 
 
 def read_all(yours: Function, shard: Path) -> tuple[list[Any], Exception | None]:
@@ -244,7 +242,7 @@ def read_all(yours: Function, shard: Path) -> tuple[list[Any], Exception | None]
 READERS = ((8, 1, 2), (8, 2, 2), (8, 2, 3), (12, 3, 2))
 
 
-def judge_my_shards(yours: Function) -> str:
+def judge_my_shards(yours: Function) -> None:
     for count, size, workers in READERS:
         readers: dict[str, list[str]] = {f"shard {number}": [] for number in range(count)}
         shares = [0] * size
@@ -273,7 +271,6 @@ def judge_my_shards(yours: Function) -> str:
             (max(shares) > min(shares) + 1, f"{case} the ranks read {shares} shards.",
              "Split by rank first, then each share by worker."),
         )  # fmt: skip
-    return "`my_shards` is right: the notebook uses yours."
 
 
 RANKS, SHARDS, EACH, BATCH = 2, 4, 12, 8  # of the check's data set

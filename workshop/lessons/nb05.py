@@ -88,8 +88,8 @@ def check_only_crop(yours: Callable[..., Any]) -> Callable[..., Any]:
     """Return a learner's `only_crop` if it is right, else the finished one."""
     jpeg = np.frombuffer(striped_jpeg(), np.uint8)
 
-    def judge() -> str:
-        said = judge_crop(yours, jpeg, "cpu")
+    def judge() -> None:
+        judge_crop(yours, jpeg, "cpu")
         code = inspect.unwrap(yours).__code__
         loads = [one.argrepr for one in dis.get_instructions(code) if "LOAD_" in one.opname]
         used = code.co_varnames[2] in ", ".join(loads).split(", ")
@@ -97,7 +97,6 @@ def check_only_crop(yours: Callable[..., Any]) -> Callable[..., Any]:
                 "Use fn.decoders.image_random_crop."),
                (not used, "It ignores `place`.", "Pass device=place to the decoder."),
         )  # fmt: skip
-        return said
 
     return choose("only_crop", yours, only_crop, judge)
 
@@ -157,8 +156,8 @@ def check_boxes(levels: np.ndarray, near: float) -> None:
     )  # fmt: skip
 
 
-def judge_crop(yours: Callable[..., Any], image: np.ndarray, *place: str) -> str:
-    """Return what is right. Raises Wrong, or NotImplementedError if the node is None."""
+def judge_crop(yours: Callable[..., Any], image: np.ndarray, *place: str) -> None:
+    """Raise Wrong for a wrong crop, NotImplementedError if the node is None."""
     crops = run_on_constant(image, 32 * BATCH, yours, SIZE, *place)
     refuse((crops.shape[1:] == (3, SIZE, SIZE), "Crops have the channels first.",
             "Leave them last, as in the images: do not transpose."),
@@ -167,7 +166,6 @@ def judge_crop(yours: Callable[..., Any], image: np.ndarray, *place: str) -> str
            (crops.dtype != np.uint8, f"The pixels are {crops.dtype}.",
             "Leave out dtype: uint8 is the smallest."))  # fmt: skip
     check_boxes(np.moveaxis(crops, 3, 1).astype(float), near=0.03)
-    return f"`{yours.__name__}` is right: the notebook uses yours."
 
 
 def check(graph: Callable[..., Any], batches: Callable[..., Any]) -> tuple[Any, Any]:
@@ -180,8 +178,8 @@ def check(graph: Callable[..., Any], batches: Callable[..., Any]) -> tuple[Any, 
         return chosen, choose("endless", batches, endless, judge)
 
 
-def judge_photos(yours: Callable[..., Any], folder: Path) -> str:
-    """Return what is right. Raises Wrong, or NotImplementedError if the graph is None."""
+def judge_photos(yours: Callable[..., Any], folder: Path) -> None:
+    """Raise Wrong for a wrong graph, NotImplementedError if it is None."""
     read: list[list[int]] = []
     crops: list[np.ndarray] = []
     for rank in range(RANKS):
@@ -206,7 +204,6 @@ def judge_photos(yours: Callable[..., Any], folder: Path) -> str:
            (max(map(max, read)) == SHARDS * EACH, "Labels start at 1.",
             "Subtract 1: shards count classes from 1, the network from 0."))  # fmt: skip
     dali_graph.check_shares(read)
-    return "`photos` is right: the notebook uses yours."
 
 
 def judge_images(images: np.ndarray) -> None:
@@ -220,8 +217,8 @@ def judge_images(images: np.ndarray) -> None:
 
 def judge_endless(
     yours: Callable[..., Any], folder: Path, graph: Callable[..., Any] = photos
-) -> str:
-    """Return what is right about an iterator over the pipeline of `graph`. Raises Wrong."""
+) -> None:
+    """Raise Wrong for a wrong iterator over the pipeline of `graph`."""
     from nvidia.dali import pipeline_def
 
     epochs = 50  # 1,200 images: a size of 100 or 1,000 ends before them
@@ -252,4 +249,3 @@ def judge_endless(
          f"In an epoch of {STEPS * BATCH} images, there are {len(first)} different labels, from"
          f" {min(first)} to {max(first)}.", "Yield each batch once, and its labels as they are."),
     )  # fmt: skip
-    return "`endless` is right: the notebook uses yours."

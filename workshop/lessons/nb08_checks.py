@@ -122,8 +122,8 @@ def check_clock(yours: Function, file: str) -> Function:
     The returned version is written to `file`, for scripts.
     """
 
-    def judge() -> str:
-        said = judge_clock(yours)
+    def judge() -> None:
+        judge_clock(yours)
         write_chosen(file, yours, measure, "measure")
         try:
             runpy.run_path(file)["measure"](int, 1, 0, int)
@@ -131,7 +131,6 @@ def check_clock(yours: Function, file: str) -> Function:
             wrong("Its name in the cell is different.", "Keep `def measure(...)`.")
         except NameError as error:
             wrong(f"In {file}, it is alone, and {error}.", "Import what it needs inside of it.")
-        return said
 
     chosen = choose("measure", yours, measure, judge)
     write_chosen(file, chosen, measure, "measure")
@@ -186,7 +185,7 @@ class Device:
         return np.array(self.ended) - begins
 
 
-def judge_clock(yours: Function) -> str:
+def judge_clock(yours: Function) -> None:
     """Raise Wrong unless a clock returns the right seconds in one of TRIES attempts."""
     for attempt in range(1, TRIES + 1):
         device = Device([*WARM_UP, *TIMED])
@@ -201,7 +200,6 @@ def judge_clock(yours: Function) -> str:
         except Wrong:
             if attempt == TRIES:
                 raise
-    return "`measure` is right: the notebook uses yours."
 
 
 def judge_seconds(got: Any, took: np.ndarray, called: int) -> None:
@@ -242,7 +240,7 @@ def judge_seconds(got: Any, took: np.ndarray, called: int) -> None:
           " call.")  # fmt: skip
 
 
-def judge_turns(yours: Function) -> str:
+def judge_turns(yours: Function) -> None:
     """Raise Wrong unless each work runs once per turn, in any order, and its result is kept."""
     works, turns, calls = ["a", "b", "c"], 4, []
 
@@ -275,10 +273,9 @@ def judge_turns(yours: Function) -> str:
     for turn, (row, due) in enumerate(zip(values.tolist(), right, strict=True), 1):
         refuse((row != due, f"Turn {turn} is {shown(row)} instead of {shown(due)}.",
                 "Put what `once` returns into the work's column."))  # fmt: skip
-    return "`in_turns` is right: the notebook uses yours."
 
 
-def judge_fit(yours: Function) -> str:
+def judge_fit(yours: Function) -> None:
     got = yours(SIZES.copy(), SECONDS.copy())
     if got is None:
         raise NotImplementedError
@@ -294,7 +291,7 @@ def judge_fit(yours: Function) -> str:
         refuse((not near(ALPHA, BETA), f"With α = {1e6 * ALPHA:.0f} µs and messages of 0.2 MB and"
                 f" more, it returns {1e6 * alpha:.0f} µs.", "Fit a line to all messages: even the"
                 " shortest takes α and its bytes / β."))  # fmt: skip
-        return "`fit` is right: the notebook uses yours."
+        return
     columns = np.stack([1 / SECONDS, SIZES / SECONDS], axis=1)
     unscaled = np.linalg.lstsq(columns, SECONDS)[0]
     lines = [np.polyfit(SIZES, SECONDS, 1, w=SECONDS**-power) for power in (0, 0.5, 2)]
