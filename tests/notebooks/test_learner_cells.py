@@ -82,7 +82,7 @@ def test_labels_in_01(answer: str, said: str, tmp_path: Path, capsys) -> None:
 @pytest.mark.parametrize("mistake", nb01.LABEL_MISTAKES, ids=lambda mistake: mistake[1])
 def test_wrong_labels_in_01_are_diagnosed(mistake: Any, capsys) -> None:
     wrong, diagnosis, remedy = mistake
-    assert nb01.check_labels(wrong) is nb01.labels
+    assert nb01.check("labels", wrong) is nb01.labels
     assert f"✗ `labels`: {diagnosis} {remedy}" in capsys.readouterr().out
 
 

@@ -7,14 +7,14 @@ import dis
 import html
 import inspect
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 from workshop import output
 from workshop.checks.alone import cell_of
-from workshop.checks.compare import NO_RETURN, RETURN, Failed, Mistake, Wrong, examine
+from workshop.checks.compare import NO_RETURN, RETURN, Failed, Wrong, examine
 from workshop.checks.engine import message, own_frame
 
 Function = Callable[..., Any]
@@ -119,19 +119,23 @@ def write_chosen(file: str, chosen: Function, finished: Function, name: str) -> 
     Path(file).write_text(f"{head}\n\n\n{text.strip()}\n")
 
 
-def choose_by_cases(
-    name: str, own: Function, finished: Function, cases: Sequence[tuple[Any, ...]],
-    mistakes: Sequence[Mistake] = (), hint: str = "",
-) -> Function:  # fmt: skip
-    """Choose as `choose` does; a right function returns in each case what the finished one does.
+def by_cases(*tasks: tuple[Any, ...]) -> Callable[[str, Function], Function]:
+    """Return the `check` of a lesson: `f = check("f", f)` keeps a learner's `f` if it is right.
 
-    `mistakes` are those of `compare.examine`.
+    A task is a finished function, cases, mistakes as in `compare.examine`, and perhaps a hint. A
+    right function returns in each case what the finished one does.
     """
+    known = {task[0].__name__: task for task in tasks}
 
-    def judge() -> str:
-        if own(*deepcopy(cases[0])) is None:
-            raise NotImplementedError
-        examine(own, cases, finished, mistakes, one_case=True)
-        return f"`{name}` is right in all {len(cases)} test cases."
+    def check(name: str, own: Function) -> Function:
+        finished, cases, mistakes, *hint = known[name]
 
-    return choose(name, own, finished, judge, hint)
+        def judge() -> str:
+            if own(*deepcopy(cases[0])) is None:
+                raise NotImplementedError
+            examine(own, cases, finished, mistakes, one_case=True)
+            return f"`{name}` is right in all {len(cases)} test cases."
+
+        return choose(name, own, finished, judge, *hint)
+
+    return check

@@ -19,7 +19,7 @@ import numpy as np
 from PIL import Image
 
 from workshop.checks.compare import Mistake, number, refuse, wrong
-from workshop.lessons.choice import Function, choose, choose_by_cases
+from workshop.lessons.choice import Function, by_cases, choose
 
 
 def labels(folders: Sequence[str]) -> dict[str, int]:
@@ -37,12 +37,7 @@ LABEL_MISTAKES: tuple[Mistake, ...] = (
     (lambda folders: {name: label for label, name in enumerate(sorted(folders, key=str.lower))},
      "Capital letters are sorted as small ones.", "Sort as sorted(folders) does: Z before a."),
 )  # fmt: skip
-
-
-def check_labels(yours: Function) -> Function:
-    """Return a learner's `labels` if it is right, else the finished one."""
-    cases = [(folders,) for folders in FOLDERS]
-    return choose_by_cases("labels", yours, labels, cases, LABEL_MISTAKES)
+check = by_cases((labels, [(folders,) for folders in FOLDERS], LABEL_MISTAKES))
 
 
 def item(self: Any, i: int) -> tuple[Image.Image, int]:

@@ -23,7 +23,7 @@ from workshop import ladder
 from workshop.checks.compare import Mistake, Wrong, refuse, whole, wrong
 from workshop.checks.engine import message
 from workshop.checks.ramps import boxes, ramps
-from workshop.lessons.choice import choose, choose_by_cases, sentence
+from workshop.lessons.choice import by_cases, choose, sentence
 
 WIDTH, HEIGHT, SIZE, BLUE = 240, 160, 32, 200  # of the known images, and of the crops
 CROPS = 40  # so many that sides of right ones are close to 0.7 and to 1.0, too
@@ -88,11 +88,6 @@ AT_MOST_MISTAKES: tuple[Mistake, ...] = (
 )  # fmt: skip
 
 
-def check_at_most(own: Callable[..., Any]) -> Callable[..., Any]:
-    cases = ((30.0, 100.0), (17.0, 53.0))  # in the first, too, the part is not the rest
-    return choose_by_cases("at_most", own, at_most, cases, AT_MOST_MISTAKES)
-
-
 def scaled_lr(n_gpus: int, batch: int) -> float:
     """Return the recipe's learning rate, after the warm-up, for `batch` images on each GPU."""
     return 0.1 * n_gpus * batch / 256
@@ -116,11 +111,11 @@ LR_MISTAKES: tuple[Mistake, ...] = (
     (lambda n_gpus, batch: 0.1,
      "This does not scale.", "0.1 belongs to a global batch of 256: see `--lr`."),
 )  # fmt: skip
-
-
-def check_scaled_lr(own: Callable[..., Any]) -> Callable[..., Any]:
-    cases = ((4, 96), (1, 32), (8, 208))  # not 8 first: an 8 in a formula could cancel it
-    return choose_by_cases("scaled_lr", own, scaled_lr, cases, LR_MISTAKES)
+check = by_cases(
+    (at_most, ((30.0, 100.0), (17.0, 53.0)), AT_MOST_MISTAKES),  # no part is half of the whole
+    # not 8 first: an 8 in a formula could cancel it
+    (scaled_lr, ((4, 96), (1, 32), (8, 208)), LR_MISTAKES),
+)
 
 
 # --- one image ------------------------------------------------------------------------------------

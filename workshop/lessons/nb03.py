@@ -11,7 +11,7 @@ import numpy as np
 from workshop.checks import process_ranks
 from workshop.checks.compare import Mistake, known, refuse, same
 from workshop.checks.engine import unanswered
-from workshop.lessons.choice import choose, choose_by_cases, write_chosen
+from workshop.lessons.choice import by_cases, choose, write_chosen
 
 # --- the learner's ring ---------------------------------------------------------------------------
 
@@ -253,8 +253,4 @@ AFTER_MISTAKES: tuple[Mistake, ...] = (
     (not_clamped, "A time before the end of the pass is negative.",
      "If all messages arrive during the pass, nothing is exposed: max(0, …)."),
 )  # fmt: skip
-
-
-def check_after_the_pass(answer: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a learner's prediction if it is right, else the finished one; print what is wrong."""
-    return choose_by_cases("after_the_pass", answer, after_the_pass, BUCKETS, AFTER_MISTAKES)
+check = by_cases((after_the_pass, BUCKETS, AFTER_MISTAKES))

@@ -19,7 +19,7 @@ from workshop.checks.compare import Mistake, refuse, wrong
 from workshop.checks.engine import own_frame
 from workshop.checks.ex04 import batches_of, judge_epochs, small_buffer, what_is_slow
 from workshop.checks.ramps import ramps
-from workshop.lessons.choice import Function, choose, choose_by_cases
+from workshop.lessons.choice import Function, by_cases, choose
 
 FORMAT = (
     "A length takes 8 bytes, `<Q`, a checksum 4, `<I`. The data, which may be empty, come after 12"
@@ -81,9 +81,8 @@ def framed(data: bytes, order: str = "<", size: str = "Q", extra: int = 0) -> by
     return head + crcs[0] + data + crcs[1]
 
 
-def check_frame_record(yours: Function) -> Function:
-    hint = "Four parts: struct.pack('<Q', …), a checksum as '<I', the data, a checksum as '<I'."
-    return choose_by_cases("frame_record", yours, frame_record, RECORDS, FRAME_MISTAKES, hint)
+FRAME_HINT = "Four parts: struct.pack('<Q', …), a checksum as '<I', the data, a checksum as '<I'."
+check = by_cases((frame_record, RECORDS, FRAME_MISTAKES, FRAME_HINT))
 
 
 def check_read(yours: Function) -> Function:

@@ -13,7 +13,7 @@ from typing import Any
 
 from rn50lib.resnet import Network
 from workshop.checks.compare import Mistake, refuse
-from workshop.lessons.choice import Function, choose, choose_by_cases
+from workshop.lessons.choice import Function, by_cases, choose
 
 BYTES = {"float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2}  # of an activation
 KIND = {
@@ -211,12 +211,7 @@ CASES: dict[Function, list[tuple[Any, ...]]] = {
     accesses: [("batch norm",), ("ReLU",), ("addition",)],
     block_end: [(False,), (True,)],
 }  # fmt: skip
-
-
-def check(name: str, own: Function) -> Function:
-    """Return a learner's function if it is right, else the finished one of that name."""
-    finished = next(function for function in CASES if function.__name__ == name)
-    return choose_by_cases(name, own, finished, CASES[finished], MISTAKES[finished])
+check = by_cases(*((finished, CASES[finished], MISTAKES[finished]) for finished in CASES))
 
 
 # --- a step with a loss scale ---------------------------------------------------------------------

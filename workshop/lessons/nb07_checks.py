@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from workshop.checks.compare import Mistake, known, refuse, wrong
-from workshop.lessons.choice import choose, choose_by_cases
+from workshop.lessons.choice import by_cases, choose
 
 EPS = 0.1  # of the check's batch norms: large enough that leaving it out is detected
 # channels in and out, and kernel size; if all are equal, scaling a wrong axis keeps the shape
@@ -147,20 +147,11 @@ def check_capture(own: Callable[..., Any], device: str) -> Callable[..., Any]:
         return choose("capture", own, capture, lambda: judge_capture(own, device, gpu))
 
 
-def check_gain(own: Callable[..., Any]) -> Callable[..., Any]:
-    """Check a learner's `graph_gain` in a few cases."""
-    return choose_by_cases("graph_gain", own, graph_gain, GAINS, GAIN_MISTAKES)
-
-
-def check_latencies(own: Callable[..., Any]) -> Callable[..., Any]:
-    """Check a learner's `ideal_latencies` in a few cases."""
-    cases = ARRIVALS, LATENCY_MISTAKES
-    return choose_by_cases("ideal_latencies", own, ideal_latencies, *cases)
-
-
-def check_take(own: Callable[..., Any]) -> Callable[..., Any]:
-    """Check a learner's `take` in a few cases."""
-    return choose_by_cases("take", own, take, WAITING, TAKE_MISTAKES)
+check = by_cases(
+    (graph_gain, GAINS, GAIN_MISTAKES),
+    (ideal_latencies, ARRIVALS, LATENCY_MISTAKES),
+    (take, WAITING, TAKE_MISTAKES),
+)
 
 
 # --- fold -----------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from workshop.checks.compare import Mistake, Wrong, like, numbers, refuse, shown, wrong
-from workshop.lessons.choice import Function, choose, choose_by_cases, write_chosen
+from workshop.lessons.choice import Function, by_cases, choose, write_chosen
 
 WARM_UP = (0.09, 0.06)  # seconds of the check's steps
 TIMED = (0.02, 0.08, 0.03, 0.03)  # their mean is not their median
@@ -147,14 +147,7 @@ def check_fit(yours: Function) -> Function:
     return choose("fit", yours, fit, lambda: judge_fit(yours))
 
 
-def check_causes(yours: Function) -> Function:
-    """Return a learner's `causes` if it is right, else the finished one; print what is wrong."""
-    return choose_by_cases("causes", yours, causes, STEPS, CAUSE_MISTAKES)
-
-
-def check_decide(yours: Function) -> Function:
-    """Return a learner's `decide` if it is right, else the finished one; print what is wrong."""
-    return choose_by_cases("decide", yours, decide, DECISIONS, DECIDE_MISTAKES)
+check = by_cases((causes, STEPS, CAUSE_MISTAKES), (decide, DECISIONS, DECIDE_MISTAKES))
 
 
 class Device:

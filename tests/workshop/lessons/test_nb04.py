@@ -106,7 +106,7 @@ def test_record_that_is_right_passes(old: str):
     }
     for source in (FRAME, FRAME.replace(old, other[old[:3]])):
         yours = defined(source, "frame_record", **READER)
-        assert nb04.check_frame_record(yours) is yours
+        assert nb04.check("frame_record", yours) is yours
 
 
 def test_finished_record_is_the_library_s():
@@ -116,7 +116,7 @@ def test_finished_record_is_the_library_s():
 
 def test_record_that_is_wrong_gets_a_diagnosis(capsys):
     for wrong, diagnosis, _ in nb04.FRAME_MISTAKES:
-        nb04.check_frame_record(wrong)
+        nb04.check("frame_record", wrong)
         assert diagnosis in capsys.readouterr().out
     for old, new, said in (
         ("masked_crc(part)", "masked_crc(part) ^ 1", "It should be"),
@@ -125,7 +125,7 @@ def test_record_that_is_wrong_gets_a_diagnosis(capsys):
         ("    return size", "    return str(size)", "TypeError"),
     ):
         yours = defined(FRAME.replace(old, new), "frame_record", **READER)
-        assert nb04.check_frame_record(yours) is nb04.frame_record
+        assert nb04.check("frame_record", yours) is nb04.frame_record
         assert said in capsys.readouterr().out
 
 

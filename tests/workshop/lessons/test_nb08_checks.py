@@ -241,13 +241,13 @@ def test_right_causes_pass(capsys: pytest.CaptureFixture[str]) -> None:
     def own(*seconds: float) -> Any:
         return np.diff(seconds)
 
-    assert nb08.check_causes(own) is own
+    assert nb08.check("causes", own) is own
     assert capsys.readouterr().out.startswith("✓")
 
 
 @pytest.mark.parametrize("mistake", nb08.CAUSE_MISTAKES, ids=lambda mistake: mistake[1])
 def test_wrong_causes_get_their_diagnosis(mistake: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert nb08.check_causes(mistake[0]) is nb08.causes
+    assert nb08.check("causes", mistake[0]) is nb08.causes
     assert mistake[1] in capsys.readouterr().out
 
 
@@ -260,7 +260,7 @@ def test_right_decisions_pass(capsys: pytest.CaptureFixture[str]) -> None:
             return "buy"
         return "do not buy" if max(speeds) < threshold else "measure first"
 
-    assert nb08.check_decide(own) is own
+    assert nb08.check("decide", own) is own
     assert capsys.readouterr().out.startswith("✓")
 
 
@@ -268,5 +268,5 @@ def test_right_decisions_pass(capsys: pytest.CaptureFixture[str]) -> None:
 def test_wrong_decisions_get_their_diagnosis(
     mistake: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert nb08.check_decide(mistake[0]) is nb08.decide
+    assert nb08.check("decide", mistake[0]) is nb08.decide
     assert mistake[1] in capsys.readouterr().out
