@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 from workshop import ladder
-from workshop.checks.compare import Mistake, Wrong, refuse, whole, wrong
+from workshop.checks.compare import NO_RETURN, Mistake, Wrong, refuse, returned, whole, wrong
 from workshop.checks.engine import message
 from workshop.checks.ramps import boxes, ramps
 from workshop.lessons.choice import by_cases, choose, sentence
@@ -131,9 +131,7 @@ def judge_photos(photos: Any) -> str:
             image = Image.fromarray(ramps(width, HEIGHT, BLUE)) if i else striped()
             image.convert("L" if i == GREY else "RGB").save(file, quality=100, subsampling=0)
         made = photos(Path(folder), SIZE)
-        items = [made[2], *(made[0] for _ in range(CROPS))]
-        if items[0] is None:
-            raise NotImplementedError
+        items = [returned(made[2]), *(made[0] for _ in range(CROPS))]
         try:
             items.insert(1, made[GREY])
         except Exception as error:
@@ -262,9 +260,7 @@ def three_steps(function: Callable[..., Any]) -> tuple[list[Any], list[float], b
         model, images, labels = nn.Linear(6, 4), torch.randn(3, 5, 6), torch.randint(4, (3, 5))
     optimizer = torch.optim.SGD(model.parameters(), lr=STEP_LR, momentum=0.9)
     losses = [function(model, optimizer, *batch) for batch in zip(images, labels, strict=True)]
-    if losses[0] is None:
-        raise NotImplementedError
-    values = [*losses, *model.weight.flatten(), *model.bias]
+    values = [*map(returned, losses), *model.weight.flatten(), *model.bias]
     return losses, [float(torch.as_tensor(value).detach()) for value in values], model.training
 
 
@@ -358,8 +354,10 @@ def judge_script(script: Path) -> str:
             "Replace the gap with the lines below your `def`."))  # fmt: skip
     try:
         judge_photos(photos[0])
-    except NotImplementedError:
-        wrong("`__getitem__` returns nothing.", f"Its last line must be a `return`. {INDENT}")
+    except Wrong as error:
+        refuse((error.diagnosis == NO_RETURN, "`__getitem__` returns nothing.",
+                f"Its last line must be a `return`. {INDENT}"))  # fmt: skip
+        raise
     main = names["main"].__code__
     unset = [it.argval for it in dis.get_instructions(main) if it.opname == "LOAD_GLOBAL"]
     stored = {node.id for node in nodes if isinstance(node, ast.Name)
@@ -373,8 +371,10 @@ def judge_script(script: Path) -> str:
     )  # fmt: skip
     try:
         judge_step(step_of(tree, names, script))
-    except NotImplementedError:
-        wrong("`loss` is None after your step.", "backward() and step() return nothing.")
+    except Wrong as error:
+        refuse((error.diagnosis == NO_RETURN, "`loss` is None after your step.",
+                "backward() and step() return nothing."))  # fmt: skip
+        raise
     except NameError as error:
         name = str(error).split("'")[1]
         if name not in main.co_varnames:

@@ -15,7 +15,7 @@ import numpy as np
 
 from data_prep.tfrecordwriter import format_index, serialize_example, write_records
 from rn50lib.data.tfrecord import IMAGE, LABEL, index_path, masked_crc
-from workshop.checks.compare import Mistake, refuse, wrong
+from workshop.checks.compare import Mistake, refuse, returned, wrong
 from workshop.checks.engine import own_frame
 from workshop.checks.ex04 import batches_of, judge_epochs, small_buffer, what_is_slow
 from workshop.checks.ramps import ramps
@@ -136,9 +136,8 @@ def judge_stage(yours: Function, batch: int, cores: int = 2) -> None:
     import tensorflow as tf
 
     with tempfile.TemporaryDirectory() as folder:
-        made = yours(tf.data.TFRecordDataset(write_numbered_shards(Path(folder))))
-        if made is None:
-            raise NotImplementedError
+        records = tf.data.TFRecordDataset(write_numbered_shards(Path(folder)))
+        made = returned(yours(records))
         read = [np.ravel(labels).tolist() for _, labels in batches_of(made, SHARDS * EACH)]
     last, ahead = type(made).__name__, yours.__name__ == "prefetch"
     queued = max(settings_of(made, "Prefetch", "_buffer_size"), default=0)
@@ -226,14 +225,12 @@ def judge_read(yours: Function, folder: Path) -> None:
 def read_all(yours: Function, shard: Path) -> tuple[list[Any], Exception | None]:
     """Return the records that a reader yields, ten at most, and the error that ends it."""
     found: list[Any] = []
-    result = None
     try:
         result = yours(str(shard))
         found.extend(itertools.islice(result or (), 10))
     except Exception as error:
         return found, error
-    if result is None:
-        raise NotImplementedError
+    returned(result)
     return found, None
 
 
@@ -246,9 +243,7 @@ def judge_my_shards(yours: Function) -> None:
         readers: dict[str, list[str]] = {f"shard {number}": [] for number in range(count)}
         shares = [0] * size
         for rank, worker in itertools.product(range(size), range(workers)):
-            given = yours(list(readers), rank, size, worker, workers)
-            if given is None:
-                raise NotImplementedError
+            given = returned(yours(list(readers), rank, size, worker, workers))
             own = [given] if isinstance(given, str) else list(given)
             if not {*map(str, own)} <= {*readers}:
                 wrong(f"It returns {own!r}.", "Return a list of some of the shards.")
@@ -340,12 +335,10 @@ def _judge_stages(yours: Function, shards: list[str]) -> str:
 def _numbers(dataset: Any, batch: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the images' numbers, which are their labels, and means in a pass (steps, batch).
 
-    Raises NotImplementedError for None, and Wrong for a batch of a wrong form.
+    Raises Wrong for a batch of a wrong form.
     """
-    if dataset is None:
-        raise NotImplementedError
     found = []
-    for images, labels in batches_of(dataset, SHARDS * EACH):
+    for images, labels in batches_of(returned(dataset), SHARDS * EACH):
         if images.ndim != 4 or labels.shape != (batch,):
             wrong(f"An element has shapes {images.shape} and {labels.shape}, with {batch} as the"
                   " batch size.", "Batch the images, once, after map; pass `batch`, and"

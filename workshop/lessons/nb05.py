@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from workshop.checks.compare import call, numbers, refuse, wrong
+from workshop.checks.compare import call, numbers, refuse, returned, wrong
 from workshop.checks.engine import own_frame
 from workshop.checks.ramps import boxes
 from workshop.lessons.choice import choose
@@ -103,18 +103,6 @@ def check_only_crop(yours: Callable[..., Any]) -> Callable[..., Any]:
     return choose("only_crop", yours, only_crop, judge)
 
 
-def attempted(yours: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a graph that raises NotImplementedError if the learner's one returns nothing."""
-
-    @functools.wraps(yours)
-    def graph(*given: Any) -> Any:
-        if (found := yours(*given)) is None:
-            raise NotImplementedError
-        return found
-
-    return graph
-
-
 def run_on_constant(
     image: np.ndarray, count: int, yours: Callable[..., Any], *given: Any
 ) -> np.ndarray:
@@ -125,7 +113,7 @@ def run_on_constant(
     def graph() -> Any:
         layout = {"layout": "HWC"} if image.ndim == 3 else {}  # a JPEG has none
         node = types.Constant(image, device="cpu", **layout)
-        found = attempted(yours)(node, *given)
+        found = returned(yours(node, *given))
         refuse((isinstance(found, tuple | list), "It returns several nodes.", "Return one."))
         return found, node
 
@@ -157,8 +145,6 @@ def run(
         )  # fmt: skip
         pipeline.build()
         batches = [[dense(values) for values in pipeline.run()] for _ in range(steps)]
-    except NotImplementedError:  # nothing is written yet
-        raise
     except RuntimeError as error:
         then = f"{own_frame(error, answer)} {remedy_of(error)}".strip()
         wrong(f"DALI refuses the graph: {reason(error)}", then)
@@ -224,7 +210,7 @@ def check_boxes(levels: np.ndarray, near: float) -> None:
 
 
 def judge_crop(yours: Callable[..., Any], image: np.ndarray, *place: str) -> None:
-    """Raise Wrong for a wrong crop, NotImplementedError if the node is None."""
+    """Raise Wrong unless crops of a known image, or of its JPEG, are right."""
     crops = run_on_constant(image, 32 * BATCH, yours, SIZE, *place)
     refuse((crops.shape[1:] == (3, SIZE, SIZE), "Crops have the channels first.",
             "Leave them last, as in the images: do not transpose."),
@@ -246,12 +232,11 @@ def check(graph: Callable[..., Any], batches: Callable[..., Any]) -> tuple[Any, 
 
 
 def judge_photos(yours: Callable[..., Any], folder: Path) -> None:
-    """Raise Wrong for a wrong graph, NotImplementedError if it is None."""
     read: list[list[int]] = []
     crops: list[np.ndarray] = []
     for rank in range(RANKS):
         given = (folder, SIZE, CPU, rank, RANKS)
-        images, labels = run(attempted(yours), given, BATCH, STEPS, rank)
+        images, labels = run(yours, given, BATCH, STEPS, rank)
         judge_images(images)
         count = BATCH * STEPS
         refuse((labels.size != count, f"{count} images have {labels.size} labels.",
@@ -307,10 +292,7 @@ def judge_endless(
         folder, SIZE, CPU, 0, RANKS, batch_size=BATCH, num_threads=1, device_id=None, seed=0
     )
     pipe.build()
-    made = yours(pipe)
-    if made is None:
-        raise NotImplementedError
-    for item in itertools.islice(made, epochs * STEPS):
+    for item in itertools.islice(returned(yours(pipe)), epochs * STEPS):
         shapes = [tuple(np.shape(part)) for part in item]
         right = [(BATCH, 3, SIZE, SIZE), (BATCH,)]
         refuse((shapes != right, f"It yields the shapes {shapes}; they should be {right}.",

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from workshop.checks.compare import Mistake, known, refuse, wrong
+from workshop.checks.compare import Mistake, known, refuse, returned, wrong
 from workshop.lessons.choice import by_cases, choose
 
 EPS = 0.1  # of the check's batch norms: large enough that leaving it out is detected
@@ -205,9 +205,7 @@ def judge_fold(own: Callable[..., Any]) -> str:
                 values.normal_()  # type: ignore[operator]
             images = torch.randn(2, inputs, 8, 8)
             before, right, parts = norm(conv(images)), fold(conv, norm), values_of(conv, norm)
-            result = own(conv, norm)
-            if result is None:
-                raise NotImplementedError
+            result = returned(own(conv, norm))
             good = isinstance(result, tuple | list) and len(result) == 2
             refuse(
                 (not good or not all(isinstance(one, Tensor) for one in result),
@@ -267,9 +265,8 @@ def judge_capture(own: Callable[..., Any], device: str, gpu: Gpu | None) -> str:
     with torch.no_grad():
         of_first, of_second = (F.relu(net[0](images)) for images in (first, second))
     values = first.clone()
-    replay = own(net, values.view_as(values))  # `values` does not keep the example itself alive
-    if replay is None:
-        raise NotImplementedError
+    # `values` does not keep the example itself alive
+    replay = returned(own(net, values.view_as(values)))
     on_default, written = warm_ups[0] if warm_ups else (False, True)
     refuse(
         (not callable(replay), f"The result is a {type(replay).__name__}.",

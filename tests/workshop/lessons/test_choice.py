@@ -71,6 +71,8 @@ def in_tensorflow(a: float, b: float) -> Any:
         (listed, "✗ `f`: listed(2, 3): the result is of type list, not a number. Return a number."),
         (in_tensorflow, "✗ `f` ended with ValueError: no rank. In in_tensorflow,"
                         f" line {in_tensorflow.__code__.co_firstlineno + 1}:"),
+        (lambda a, b: 6.0, "✗ `f`: <lambda>(0.5, 4) gives 6. It should be 2."),
+        (3, "✗ `f` ended with TypeError: 'int' object is not callable"),
         (lambda a, b: a + b, "✗ `f`: <lambda>(2, 3) gives 5. It should be 6."),
         (lambda a, b: b * a, "✓ `f` is right"),
     ],

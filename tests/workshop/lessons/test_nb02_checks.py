@@ -181,7 +181,7 @@ WRONG_STEPS = [
     ),
     (edited(nb02.step, "loss = ", "model.eval(); loss = "), "evaluation mode"),
     (lambda *_: None, "not written yet"),
-    (lambda model: None, "ended with TypeError"),
+    (lambda model: model, "ended with TypeError"),
 ]
 
 
