@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import dis
 import random
 import re
 import tempfile
@@ -20,6 +19,7 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 from workshop import ladder
+from workshop.checks.alone import undefined
 from workshop.checks.compare import NO_RETURN, Mistake, Wrong, refuse, returned, whole, wrong
 from workshop.checks.engine import message
 from workshop.checks.ramps import boxes, ramps
@@ -358,16 +358,11 @@ def judge_script(script: Path) -> str:
         refuse((error.diagnosis == NO_RETURN, "`__getitem__` returns nothing.",
                 f"Its last line must be a `return`. {INDENT}"))  # fmt: skip
         raise
-    main = names["main"].__code__
-    unset = [it.argval for it in dis.get_instructions(main) if it.opname == "LOAD_GLOBAL"]
-    stored = {node.id for node in nodes if isinstance(node, ast.Name)
-              and isinstance(node.ctx, ast.Store)}  # fmt: skip
-    known = {*names, *names["__builtins__"], *stored, "loss"}
-    unknown = [name for name in unset if name not in known]
+    unknown = undefined(script.read_text())
     refuse(
-        (unknown, f"`main` uses `{''.join(unknown[:1])}`, which is not in train.py.", UNKNOWN),
-        ("loss" in unset, "No line sets `loss`, which `main` prints at the end.",
+        (unknown == "loss", "No line sets `loss`, which `main` prints at the end.",
          "Call your loss `loss`."),
+        (unknown, f"`main` uses `{unknown}`, which is not in train.py.", UNKNOWN),
     )  # fmt: skip
     try:
         judge_step(step_of(tree, names, script))
@@ -377,7 +372,7 @@ def judge_script(script: Path) -> str:
         raise
     except NameError as error:
         name = str(error).split("'")[1]
-        if name not in main.co_varnames:
+        if name not in names["main"].__code__.co_varnames:
             raise
         return f"○ train.py: your crops are right. Your step uses `{name}` of `main`: not checked."
     return "✓ train.py: your crops and your step compute what the reference does."
