@@ -82,10 +82,6 @@ class Slot:
     def line(self, text: str) -> None:
         self.html(f'<div class="dim">{escape(text)}</div>', text)
 
-    def figure(self, fig: Any, alt: str) -> None:
-        """Show a matplotlib figure here, and close it."""
-        self.update(figure_bundle(fig, alt))
-
 
 def figure_bundle(fig: Any, alt: str) -> dict[str, Any]:
     """Return a matplotlib figure as a display bundle with its alt text, and close it.
@@ -120,7 +116,7 @@ def figure_bundle(fig: Any, alt: str) -> dict[str, Any]:
 
 def figure(fig: Any, alt: str) -> None:
     """Show a matplotlib figure with alt text, and close it."""
-    Slot().figure(fig, alt)
+    Slot().update(figure_bundle(fig, alt))
 
 
 def ranges(
@@ -234,17 +230,3 @@ def table(rows: Sequence[Sequence[Any]], columns: Sequence[str], caption: str = 
     """Show a small table: each row has one value per column, None for "not measured"."""
     rows = [list(row) for row in rows]
     show(table_html(rows, columns, caption), table_text(rows, columns, caption))
-
-
-def images(items: Sequence[Any], alt: str, labels: Sequence[str]) -> None:
-    """Show a contact sheet of images, uint8 arrays (height, width, 3) or PIL's."""
-    import matplotlib.pyplot as plt
-
-    rows = -(-len(items) // 6)
-    fig = plt.figure(figsize=(9, 1.5 * rows), layout="constrained")
-    for place, (item, label) in enumerate(zip(items, labels, strict=True), 1):
-        axis = fig.add_subplot(rows, 6, place)
-        axis.imshow(item, interpolation="nearest")
-        axis.set_title(label, fontsize=9)
-        axis.axis("off")
-    figure(fig, alt)

@@ -177,8 +177,8 @@ def megabytes_per_second(rate, kilobytes):
 # %%
 from rn50lib import resnet
 
-training_hours = nb00.check_hours(training_hours)
-megabytes_per_second = nb00.check_reading(megabytes_per_second)
+training_hours = nb00.check("training_hours", training_hours)
+megabytes_per_second = nb00.check("megabytes_per_second", megabytes_per_second)
 images, passes, kilobytes = 1_281_167, 90, 115.44  # ImageNet's images, epochs, mean size
 work = resnet.resnet(50, 1000).train_flops(224)  # of an image: forward, and twice that backward
 print(f"{work / 1e9:.1f} billion operations per image (a multiply-add is two),", end=" ")

@@ -84,7 +84,7 @@ def labels(folders):
 
 
 # %%
-labels = nb01.check_labels(labels)
+labels = nb01.check("labels", labels)
 left_out, guess = "deer", "?"  # a class, and your prediction in percent
 in_train = labels(list(per_class))
 in_val = labels([name for name in per_class if name != left_out])

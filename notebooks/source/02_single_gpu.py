@@ -118,7 +118,7 @@ def scaled_lr(n_gpus, batch):
     return None  # your code
 
 
-scaled_lr = nb02_checks.check_scaled_lr(scaled_lr)
+scaled_lr = nb02_checks.check("scaled_lr", scaled_lr)
 print(f"lr {scaled_lr(1, batch):.4f} here, {scaled_lr(8, 208):.2f} in the published run")
 
 # %% [markdown]
@@ -250,7 +250,7 @@ def at_most(part, whole):
 
 
 guesses = "?", "?"  # your factors, before you run your function
-at_most = nb02_checks.check_at_most(at_most)
+at_most = nb02_checks.check("at_most", at_most)
 h100 = 1000 * 256 / session.results["h100.float16.ips"].value  # ms of a step
 for guess, whose, part, whole in (
     (guesses[0], "your", by_kind["convolution"], sum(by_kind.values())),

@@ -451,7 +451,7 @@ def after_the_pass(full, takes, alone, senders):
 
 # %%
 guess = None  # your number
-after_the_pass = nb03.check_after_the_pass(after_the_pass)
+after_the_pass = nb03.check("after_the_pass", after_the_pass)
 (run,) = measured["runs"]
 full, bucket_bytes, layers = map(list, zip(*run["buckets"], strict=True))
 takes = [latency + per_byte * nbytes for nbytes in bucket_bytes]

@@ -156,7 +156,7 @@ def frame_record(data):
 # %%
 from data_prep.tfrecordwriter import serialize_example
 
-frame_record = nb04.check_frame_record(frame_record)
+frame_record = nb04.check("frame_record", frame_record)
 IMAGE, LABEL = "image/encoded", "image/class/label"
 shutil.rmtree(folder, ignore_errors=True)  # left by an earlier run
 (folder / "index").mkdir(parents=True)

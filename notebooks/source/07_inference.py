@@ -295,7 +295,7 @@ capture = nb07_checks.check_capture(capture, device)
 avoided = 1 - busy / alone if on_gpu else started / alone
 bound = "at most" if on_gpu else "about"
 print(f"One launch for all would save {bound} {avoided:.0%} of a prediction here")
-graph_gain = nb07_checks.check_gain(graph_gain)
+graph_gain = nb07_checks.check("graph_gain", graph_gain)
 speeds = {key.removeprefix("h100.predict."): one.value for key, one in session.results.items()}
 launches, kernels = 1000 / speeds["eager.1"], 1000 / speeds["eager.256"]  # ms; ms per image
 rows = []
@@ -529,8 +529,8 @@ guess = "?"  # your number: p95 of single at 150% load, in ms
 
 
 # %%
-ideal_latencies = nb07_checks.check_latencies(ideal_latencies)
-take = nb07_checks.check_take(take)
+ideal_latencies = nb07_checks.check("ideal_latencies", ideal_latencies)
+take = nb07_checks.check("take", take)
 most = 16
 sizes = graphs if on_gpu else range(1, most + 1)
 

@@ -467,7 +467,7 @@ def causes(alone, together, barrier, exchange):
 
 # %%
 fit = nb08_checks.check_fit(fit)
-causes = nb08_checks.check_causes(causes)
+causes = nb08_checks.check("causes", causes)
 if gpus == 1:
     print("The ranks share one GPU and exchange over Gloo: two GPUs would lose less.")
 found = json.loads(Path("together.json").read_text().splitlines()[-1])
@@ -605,7 +605,7 @@ def decide(speeds, threshold):
 
 
 # %% tags=["results"]
-decide = nb08_checks.check_decide(decide)
+decide = nb08_checks.check("decide", decide)
 for links in dict.fromkeys([network, "nvlink4+100g"]):
     speeds = []
     for cause, fitted in itertools.product(("stragglers", "communication"), ("DGX-1", "DLPerf")):

@@ -83,7 +83,7 @@ def test_labels_in_01(answer: str, said: str, tmp_path: Path, capsys) -> None:
 @pytest.mark.parametrize("mistake", nb01.LABEL_MISTAKES, ids=lambda mistake: mistake[1])
 def test_wrong_labels_in_01_are_diagnosed(mistake: Any, capsys) -> None:
     wrong, diagnosis, remedy = mistake
-    assert nb01.check_labels(wrong) is nb01.labels
+    assert nb01.check("labels", wrong) is nb01.labels
     assert f"✗ `labels`: {diagnosis} {remedy}" in capsys.readouterr().out
 
 
@@ -308,7 +308,7 @@ LAMBDA = "...\n\nblock_end = lambda fused: (3, 1) if fused else (5, 3)"
     ("start", "answers", "said"),
     [
         ("def next_scale", "", "○ `next_scale` is not written yet"),
-        ("def next_scale", RULE, "right in all 7 test cases"),
+        ("def next_scale", RULE, "right in all 8 test cases"),
         ("def next_scale", RULE.replace("/ 2", "/ 4"), "gives (0.25, 0). It should be (0.5, 0)"),
         ("def convolution", [CONVOLUTION, NORM], "✓ `batch_norm`"),
         ("def convolution", [CONVOLUTION.replace(" + 36864", ""), NORM], "weights are read, too"),

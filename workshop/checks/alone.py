@@ -52,7 +52,7 @@ def is_kept(node: ast.stmt, active: set[str]) -> bool:
 
 
 def undefined(source: str) -> str:
-    """Return which name a function of a cell uses that the cell does not define; else nothing.
+    """Return a name that a function of a cell or script uses, but nothing in it defines; else "".
 
     Python itself would find it only in the middle of a run.
     """
@@ -64,5 +64,5 @@ def undefined(source: str) -> str:
         for symbol in table.get_symbols():
             name = symbol.get_name()
             if symbol.is_global() and name not in defined and not hasattr(builtins, name):
-                return f"the cell uses `{name}`, but does not define it"
+                return name
     return ""

@@ -252,7 +252,12 @@ def call(answer: Callable[..., Any], *arguments: Any, may_be_none: bool = False)
                 else "Create a new one: sorted(x) and x - y do; x.sort(), x.pop(), x -= y and"
                 " x[0] = y change x.",
             )
-    if result is None and not may_be_none:
+    return result if may_be_none else returned(result)
+
+
+def returned(result: Any) -> Any:
+    """Return what a function has returned. Raises Wrong for None."""
+    if result is None:
         wrong(NO_RETURN, RETURN)
     return result
 

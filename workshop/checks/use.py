@@ -82,10 +82,10 @@ def write(number: str, function: Callable[..., Any]) -> Path:
     Raises UserError if it uses a name that it does not define, or the file cannot be written.
     """
     cell = alone.cell_of(function).strip() + "\n"
-    if problem := alone.undefined(cell):
+    if name := alone.undefined(cell):
         raise UserError(
-            f"{problem}: write everything it needs into the same cell, as imports, definitions and"
-            " constants"
+            f"the cell uses `{name}`, but does not define it: write everything it needs into the"
+            " same cell, as imports, definitions and constants"
         )
     path = records.answers_home() / f"{number}.py"
     write_file(path, cell, "set RN50_RUNS to a folder that is yours")

@@ -16,7 +16,7 @@ CEILINGS = {"cells": 50, "words": 2000}  # of a notebook
 RULES = (  # cell type, pattern, what is wrong with it
     ("code", r"^\s*(!|%pip\b|%conda\b|%%(bash(?! -e$)|sh|script|!)|get_ipython\(\)\.system\()",
      "a shell line: papermill ignores its failure; use a cell that begins with `%%bash -e`"),
-    ("code", r"\bplt\.show\(|\b(figure|images)\([^)]*alt=(\"\"|'')",
+    ("code", r"\bplt\.show\(|\bfigure\([^)]*alt=(\"\"|'')",
      "a figure without alt text: use workshop.figure(fig, alt=...)"),
     ("markdown", r"!\[\s*\]\(|<img(?![^>]*\balt=\"[^\"]+\")", "an image without alt text"),
 )  # fmt: skip

@@ -7,73 +7,73 @@ import dis
 import html
 import inspect
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from workshop import output
 from workshop.checks.alone import cell_of
-from workshop.checks.compare import NO_RETURN, RETURN, Failed, Mistake, Wrong, examine
+from workshop.checks.compare import Failed, Wrong, examine, returned
 from workshop.checks.engine import message, own_frame
 
 Function = Callable[..., Any]
-_refused: dict[str, tuple[str, bool]] = {}  # what `describe` returned about a function by its name
+_refused: dict[str, str] = {}  # what was printed about a function that is not used, by its name
 # what a notebook has imported by then
 IMPORTED = {"time.": "import time", "np.": "import numpy as np", "torch.": "import torch"}
 
 
 def choose(
-    name: str, own: Function, finished: Function, judge: Callable[[], str], show: bool | str = False
+    name: str, own: Function, finished: Function, judge: Callable[[], str | None], hint: str = ""
 ) -> Function:
     """Print what `judge` finds; return the learner's function if it is right, else the finished.
 
-    `judge` returns what is right. It raises Wrong, or NotImplementedError if the function returns
-    nothing. If nothing is written yet, the finished version is shown with `show`, folded; if that
-    is a text, it is a hint, shown first. A cell that runs again, and so gives the finished version,
-    prints what it printed before.
+    `judge` raises Wrong; it may return what to print about a right function. If nothing is written
+    yet, the hint and the finished version are shown, folded. A cell that runs again, and so gives
+    the finished version, prints what it printed before.
     """
-    if not (is_same(own, finished) and name in _refused):
+    if is_stub(own):
+        _refused[name] = f"○ `{name}` is not written yet. A finished version is used until then."
+    elif not (is_same(own, finished) and name in _refused):
         try:
-            print(f"✓ {judge()}")
+            print("✓", judge() or f"`{name}` is right: the notebook uses yours.")
         except Exception as error:
             _refused[name] = describe(name, own, error)
         else:
             return own
-    said, stub = _refused[name]
-    print(said)
-    if stub and show:
-        show_folded(pasteable(finished, name), "" if show is True else show)
+    print(_refused[name])
+    if _refused[name].startswith("○"):
+        show_folded(pasteable(finished, name), hint)
     return finished
 
 
-def describe(name: str, own: Function, error: Exception) -> tuple[str, bool]:
-    """Return what to print about a function that is not right, and whether it is a stub."""
-    place = own_frame(error, own)
+def describe(name: str, own: Function, error: Exception) -> str:
+    """Return what to print about a function that is not right."""
     if isinstance(error, Wrong):
         said = f"✗ `{name}`: {error.diagnosis} {error.remedy}"
     elif isinstance(error, Failed):
         said = f"✗ `{name}` ended with {sentence(error.text)} {error.place}"
-    elif place or not isinstance(error, NotImplementedError):  # PyTorch raises it, too
-        said = f"✗ `{name}` ended with {sentence(message(error))} {place}"
-    elif is_stub(own):
-        return f"○ `{name}` is not written yet. A finished version is used until then.", True
     else:
-        said = f"✗ `{name}`: {NO_RETURN} {RETURN}"
-    return f"{said.rstrip()}\nUntil it is right, a finished version is used.", False
+        said = f"✗ `{name}` ended with {sentence(message(error))} {own_frame(error, own)}"
+    return f"{said.rstrip()}\nUntil it is right, a finished version is used."
 
 
 def is_same(own: Function, finished: Function) -> bool:
-    codes = [
-        getattr(inspect.unwrap(function), "__code__", function) for function in (own, finished)
-    ]
-    return codes[0] is codes[1]
+    return code_of(own) is code_of(finished)
+
+
+def code_of(function: Function) -> Any:
+    return getattr(inspect.unwrap(function), "__code__", function)
 
 
 def is_stub(function: Function) -> bool:
     """Return True if the body of a function does nothing but return None."""
-    done = (dis.get_instructions(inspect.unwrap(function)), dis.get_instructions(lambda: None))
-    own, nothing = ([one.opname for one in all if one.opname != "NOP"] for all in done)
+    code = code_of(function)
+    if not isinstance(code, CodeType):
+        return False
+    done = (dis.get_instructions(code), dis.get_instructions(lambda: None))
+    own, nothing = ([(it.opname, it.argval) for it in all if it.opname != "NOP"] for all in done)
     return own == nothing
 
 
@@ -119,20 +119,22 @@ def write_chosen(file: str, chosen: Function, finished: Function, name: str) -> 
     Path(file).write_text(f"{head}\n\n\n{text.strip()}\n")
 
 
-def choose_by_cases(
-    name: str, own: Function, finished: Function, cases: Sequence[tuple[Any, ...]],
-    mistakes: Sequence[Mistake] = (), right: str = "", show: bool | str = False,
-) -> Function:  # fmt: skip
-    """Choose as `choose` does; a right function returns in each case what the finished one does.
+def by_cases(*tasks: tuple[Any, ...]) -> Callable[[str, Function], Function]:
+    """Return the `check` of a lesson: `f = check("f", f)` keeps a learner's `f` if it is right.
 
-    `mistakes` are those of `compare.examine`, `show` is that of `choose`. For a right function,
-    `right` is printed.
+    A task is a finished function, cases, mistakes as in `compare.examine`, and perhaps a hint. A
+    right function returns in each case what the finished one does.
     """
+    known = {task[0].__name__: task for task in tasks}
 
-    def judge() -> str:
-        if own(*deepcopy(cases[0])) is None:
-            raise NotImplementedError
-        examine(own, cases, finished, mistakes, one_case=True)
-        return right or f"`{name}` is right in all {len(cases)} test cases."
+    def check(name: str, own: Function) -> Function:
+        finished, cases, mistakes, *hint = known[name]
 
-    return choose(name, own, finished, judge, show)
+        def judge() -> str:
+            returned(own(*deepcopy(cases[0])))
+            examine(own, cases, finished, mistakes, one_case=True)
+            return f"`{name}` is right in all {len(cases)} test cases."
+
+        return choose(name, own, finished, judge, *hint)
+
+    return check

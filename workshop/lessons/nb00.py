@@ -6,7 +6,7 @@ from pathlib import Path
 
 from workshop import output
 from workshop.checks.compare import Mistake
-from workshop.lessons.choice import Function, choose_by_cases
+from workshop.lessons.choice import by_cases
 
 RUNS = ((50_000, 10, 300.0), (1000, 3, 7.0), (2400, 5, 500.0))  # images, epochs, images/s
 READS = ((250.0, 80.0), (4000.0, 30.0), (7.0, 115.0))  # images/s, KB
@@ -50,13 +50,6 @@ READING_MISTAKES: tuple[Mistake, ...] = (
 )  # fmt: skip
 
 
-def check_hours(yours: Function) -> Function:
-    """Return a learner's `training_hours` if it is right, else the finished one."""
-    return choose_by_cases("training_hours", yours, training_hours, RUNS, HOURS_MISTAKES, show=True)
-
-
-def check_reading(yours: Function) -> Function:
-    """Return a learner's `megabytes_per_second` if it is right, else the finished one."""
-    return choose_by_cases(
-        "megabytes_per_second", yours, megabytes_per_second, READS, READING_MISTAKES, show=True
-    )
+check = by_cases(
+    (training_hours, RUNS, HOURS_MISTAKES), (megabytes_per_second, READS, READING_MISTAKES)
+)

@@ -19,8 +19,8 @@ import google_crc32c
 import numpy as np
 from PIL import Image
 
-from workshop.checks.compare import Mistake, number, refuse, wrong
-from workshop.lessons.choice import Function, choose, choose_by_cases
+from workshop.checks.compare import Mistake, number, refuse, returned, wrong
+from workshop.lessons.choice import Function, by_cases, choose
 
 
 def labels(folders: Sequence[str]) -> dict[str, int]:
@@ -38,12 +38,7 @@ LABEL_MISTAKES: tuple[Mistake, ...] = (
     (lambda folders: {name: label for label, name in enumerate(sorted(folders, key=str.lower))},
      "Capital letters are sorted as small ones.", "Sort as sorted(folders) does: Z before a."),
 )  # fmt: skip
-
-
-def check_labels(yours: Function) -> Function:
-    """Return a learner's `labels` if it is right, else the finished one."""
-    cases = [(folders,) for folders in FOLDERS]
-    return choose_by_cases("labels", yours, labels, cases, LABEL_MISTAKES, show=True)
+check = by_cases((labels, [(folders,) for folders in FOLDERS], LABEL_MISTAKES))
 
 
 def item(self: Any, i: int) -> tuple[Image.Image, int]:
@@ -74,13 +69,12 @@ def check_item(records: Any, listed: str, folder: Path) -> Function:
                 raise
         return f"{len(lines)} of {len(lines)} records are right."
 
-    return choose("__getitem__", type(records).__getitem__, item, judge, show=True)
+    return choose("__getitem__", type(records).__getitem__, item, judge)
 
 
 def judge_item(records: Any, i: int, true: int, file: Path) -> None:
     """Raise Wrong unless record `i` has this label and the image of this file."""
-    if (answer := records[i]) is None:
-        raise NotImplementedError
+    answer = returned(records[i])
     image, label = answer if isinstance(answer, tuple | list) and len(answer) == 2 else (answer, "")
     if not isinstance(image, Image.Image):
         wrong(f"The first value is of type {type(image).__name__}.",
@@ -113,7 +107,7 @@ FILES, READERS, OPENING = 30, (3, 5), 0.02  # of the check: files, threads, s to
 
 def check_rate(yours: Function) -> Function:
     """Return a learner's `reading_rate` if it is right, else the finished one."""
-    return choose("reading_rate", yours, reading_rate, lambda: judge_rate(yours), show=True)
+    return choose("reading_rate", yours, reading_rate, lambda: judge_rate(yours))
 
 
 def judge_rate(yours: Function) -> str:
@@ -135,8 +129,8 @@ def judge_readers(yours: Function, readers: int) -> None:
     begin = time.perf_counter()
     rate = yours(open_file, list(files), readers)
     seconds = time.perf_counter() - begin
-    if rate is None and not opened:
-        raise NotImplementedError
+    if not opened:
+        returned(rate)
     here, at_once = FILES / seconds, readers / OPENING
     rate = number(rate, "the result")
     refuse(

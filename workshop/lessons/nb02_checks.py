@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import dis
 import random
 import re
 import tempfile
@@ -20,10 +19,11 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 from workshop import ladder
-from workshop.checks.compare import Mistake, Wrong, refuse, whole, wrong
+from workshop.checks.alone import undefined
+from workshop.checks.compare import NO_RETURN, Mistake, Wrong, refuse, returned, whole, wrong
 from workshop.checks.engine import message
 from workshop.checks.ramps import boxes, ramps
-from workshop.lessons.choice import choose, choose_by_cases, sentence
+from workshop.lessons.choice import by_cases, choose, sentence
 
 WIDTH, HEIGHT, SIZE, BLUE = 240, 160, 32, 200  # of the known images, and of the crops
 CROPS = 40  # so many that sides of right ones are close to 0.7 and to 1.0, too
@@ -61,12 +61,12 @@ def step(model: Any, optimizer: Any, images: Any, labels: Any) -> torch.Tensor:
 
 def check_photo(photos: Any) -> Callable[..., Any]:
     own = photos.__getitem__
-    return choose("__getitem__", own, photo, lambda: judge_photos(photos), show=True)
+    return choose("__getitem__", own, photo, lambda: judge_photos(photos))
 
 
 def check_step(own: Callable[..., Any]) -> Callable[..., Any]:
     """Check a training step on a small network, against steps of the finished one."""
-    return choose("training_step", own, step, lambda: judge_step(own), show=True)
+    return choose("training_step", own, step, lambda: judge_step(own))
 
 
 def at_most(part: float, whole: float) -> float:
@@ -86,11 +86,6 @@ AT_MOST_MISTAKES: tuple[Mistake, ...] = (
     (lambda part, whole: part / (whole - part),
      "This is how much faster it gets.", "Twice as fast is 2, not 1: add 1."),
 )  # fmt: skip
-
-
-def check_at_most(own: Callable[..., Any]) -> Callable[..., Any]:
-    cases = ((30.0, 100.0), (17.0, 53.0))  # in the first, too, the part is not the rest
-    return choose_by_cases("at_most", own, at_most, cases, AT_MOST_MISTAKES, show=True)
 
 
 def scaled_lr(n_gpus: int, batch: int) -> float:
@@ -116,11 +111,11 @@ LR_MISTAKES: tuple[Mistake, ...] = (
     (lambda n_gpus, batch: 0.1,
      "This does not scale.", "0.1 belongs to a global batch of 256: see `--lr`."),
 )  # fmt: skip
-
-
-def check_scaled_lr(own: Callable[..., Any]) -> Callable[..., Any]:
-    cases = ((4, 96), (1, 32), (8, 208))  # not 8 first: an 8 in a formula could cancel it
-    return choose_by_cases("scaled_lr", own, scaled_lr, cases, LR_MISTAKES, show=True)
+check = by_cases(
+    (at_most, ((30.0, 100.0), (17.0, 53.0)), AT_MOST_MISTAKES),  # no part is half of the whole
+    # not 8 first: an 8 in a formula could cancel it
+    (scaled_lr, ((4, 96), (1, 32), (8, 208)), LR_MISTAKES),
+)
 
 
 # --- one image ------------------------------------------------------------------------------------
@@ -136,9 +131,7 @@ def judge_photos(photos: Any) -> str:
             image = Image.fromarray(ramps(width, HEIGHT, BLUE)) if i else striped()
             image.convert("L" if i == GREY else "RGB").save(file, quality=100, subsampling=0)
         made = photos(Path(folder), SIZE)
-        items = [made[2], *(made[0] for _ in range(CROPS))]
-        if items[0] is None:
-            raise NotImplementedError
+        items = [returned(made[2]), *(made[0] for _ in range(CROPS))]
         try:
             items.insert(1, made[GREY])
         except Exception as error:
@@ -267,9 +260,7 @@ def three_steps(function: Callable[..., Any]) -> tuple[list[Any], list[float], b
         model, images, labels = nn.Linear(6, 4), torch.randn(3, 5, 6), torch.randint(4, (3, 5))
     optimizer = torch.optim.SGD(model.parameters(), lr=STEP_LR, momentum=0.9)
     losses = [function(model, optimizer, *batch) for batch in zip(images, labels, strict=True)]
-    if losses[0] is None:
-        raise NotImplementedError
-    values = [*losses, *model.weight.flatten(), *model.bias]
+    values = [*map(returned, losses), *model.weight.flatten(), *model.bias]
     return losses, [float(torch.as_tensor(value).detach()) for value in values], model.training
 
 
@@ -363,26 +354,25 @@ def judge_script(script: Path) -> str:
             "Replace the gap with the lines below your `def`."))  # fmt: skip
     try:
         judge_photos(photos[0])
-    except NotImplementedError:
-        wrong("`__getitem__` returns nothing.", f"Its last line must be a `return`. {INDENT}")
-    main = names["main"].__code__
-    unset = [it.argval for it in dis.get_instructions(main) if it.opname == "LOAD_GLOBAL"]
-    stored = {node.id for node in nodes if isinstance(node, ast.Name)
-              and isinstance(node.ctx, ast.Store)}  # fmt: skip
-    known = {*names, *names["__builtins__"], *stored, "loss"}
-    unknown = [name for name in unset if name not in known]
+    except Wrong as error:
+        refuse((error.diagnosis == NO_RETURN, "`__getitem__` returns nothing.",
+                f"Its last line must be a `return`. {INDENT}"))  # fmt: skip
+        raise
+    unknown = undefined(script.read_text())
     refuse(
-        (unknown, f"`main` uses `{''.join(unknown[:1])}`, which is not in train.py.", UNKNOWN),
-        ("loss" in unset, "No line sets `loss`, which `main` prints at the end.",
+        (unknown == "loss", "No line sets `loss`, which `main` prints at the end.",
          "Call your loss `loss`."),
+        (unknown, f"`main` uses `{unknown}`, which is not in train.py.", UNKNOWN),
     )  # fmt: skip
     try:
         judge_step(step_of(tree, names, script))
-    except NotImplementedError:
-        wrong("`loss` is None after your step.", "backward() and step() return nothing.")
+    except Wrong as error:
+        refuse((error.diagnosis == NO_RETURN, "`loss` is None after your step.",
+                "backward() and step() return nothing."))  # fmt: skip
+        raise
     except NameError as error:
         name = str(error).split("'")[1]
-        if name not in main.co_varnames:
+        if name not in names["main"].__code__.co_varnames:
             raise
         return f"○ train.py: your crops are right. Your step uses `{name}` of `main`: not checked."
     return "✓ train.py: your crops and your step compute what the reference does."

@@ -15,11 +15,11 @@ import numpy as np
 
 from data_prep.tfrecordwriter import format_index, serialize_example, write_records
 from rn50lib.data.tfrecord import IMAGE, LABEL, index_path, masked_crc
-from workshop.checks.compare import Mistake, refuse, wrong
+from workshop.checks.compare import Mistake, refuse, returned, wrong
 from workshop.checks.engine import own_frame
 from workshop.checks.ex04 import batches_of, judge_epochs, small_buffer, what_is_slow
 from workshop.checks.ramps import ramps
-from workshop.lessons.choice import Function, choose, choose_by_cases
+from workshop.lessons.choice import Function, by_cases, choose
 
 FORMAT = (
     "A length takes 8 bytes, `<Q`, a checksum 4, `<I`. The data, which may be empty, come after 12"
@@ -81,21 +81,20 @@ def framed(data: bytes, order: str = "<", size: str = "Q", extra: int = 0) -> by
     return head + crcs[0] + data + crcs[1]
 
 
-def check_frame_record(yours: Function) -> Function:
-    hint = "Four parts: struct.pack('<Q', …), a checksum as '<I', the data, a checksum as '<I'."
-    return choose_by_cases("frame_record", yours, frame_record, RECORDS, FRAME_MISTAKES, show=hint)
+FRAME_HINT = "Four parts: struct.pack('<Q', …), a checksum as '<I', the data, a checksum as '<I'."
+check = by_cases((frame_record, RECORDS, FRAME_MISTAKES, FRAME_HINT))
 
 
 def check_read(yours: Function) -> Function:
     with tempfile.TemporaryDirectory() as folder:
         judge = functools.partial(judge_read, yours, Path(folder))
-        return choose("read", yours, read, judge, show=FORMAT)
+        return choose("read", yours, read, judge, FORMAT)
 
 
 def check_my_shards(yours: Function) -> Function:
     judge = functools.partial(judge_my_shards, yours)
     hint = "Take every `size`-th shard, then every `workers`-th of those."
-    return choose("my_shards", yours, my_shards, judge, show=hint)
+    return choose("my_shards", yours, my_shards, judge, hint)
 
 
 def check_stage(
@@ -114,7 +113,7 @@ def check_stage(
     finished = prefetch if yours.__name__ == "prefetch" else parallel_map
     judge = functools.partial(judge_stage, yours, batch_size, cores)
     hint = "`map` takes num_parallel_calls; the dataset that `batch` returns has a `prefetch`."
-    return choose(finished.__name__, yours, finished, judge, show=hint)
+    return choose(finished.__name__, yours, finished, judge, hint)
 
 
 def calls_of(dataset: Any, stage: str) -> list[int]:
@@ -133,13 +132,12 @@ def settings_of(dataset: Any, stage: str, name: str) -> list[Any]:
     return found
 
 
-def judge_stage(yours: Function, batch: int, cores: int = 2) -> str:
+def judge_stage(yours: Function, batch: int, cores: int = 2) -> None:
     import tensorflow as tf
 
     with tempfile.TemporaryDirectory() as folder:
-        made = yours(tf.data.TFRecordDataset(write_numbered_shards(Path(folder))))
-        if made is None:
-            raise NotImplementedError
+        records = tf.data.TFRecordDataset(write_numbered_shards(Path(folder)))
+        made = returned(yours(records))
         read = [np.ravel(labels).tolist() for _, labels in batches_of(made, SHARDS * EACH)]
     last, ahead = type(made).__name__, yours.__name__ == "prefetch"
     queued = max(settings_of(made, "Prefetch", "_buffer_size"), default=0)
@@ -160,7 +158,6 @@ def judge_stage(yours: Function, batch: int, cores: int = 2) -> str:
         (not ahead and calls_of(made, "Prefetch"), "It prefetches, too.",
          "That is the next stage."),
     )  # fmt: skip
-    return f"`{yours.__name__}` is right: the notebook uses yours."
 
 
 def check_pipeline(yours: Function, decode_crop: Callable[[Any], Any]) -> Function:
@@ -182,10 +179,10 @@ def check_pipeline(yours: Function, decode_crop: Callable[[Any], Any]) -> Functi
     with tempfile.TemporaryDirectory() as folder:
         judge = functools.partial(judge_pipeline, yours, Path(folder))
         hint = "Shard the file names; read before you shuffle, and shuffle before you decode."
-        return choose("pipeline", yours, pipeline, judge, show=hint)
+        return choose("pipeline", yours, pipeline, judge, hint)
 
 
-def judge_read(yours: Function, folder: Path) -> str:
+def judge_read(yours: Function, folder: Path) -> None:
     contents = [b"first", b"", b"third"]
     records = [frame_record(data) for data in contents]
     shard = folder / "shard"
@@ -223,20 +220,17 @@ def judge_read(yours: Function, folder: Path) -> str:
         refuse((error is None or len(found) > 2, f"Without its last {missing} bytes, a shard is"
                 f" read without an error: {len(found)} records.", "`file.read` returns fewer bytes"
                 " at the end of the file: raise ValueError."))  # fmt: skip
-    return "`read` is right: the notebook uses yours."
 
 
 def read_all(yours: Function, shard: Path) -> tuple[list[Any], Exception | None]:
     """Return the records that a reader yields, ten at most, and the error that ends it."""
     found: list[Any] = []
-    result = None
     try:
         result = yours(str(shard))
         found.extend(itertools.islice(result or (), 10))
     except Exception as error:
         return found, error
-    if result is None:
-        raise NotImplementedError
+    returned(result)
     return found, None
 
 
@@ -244,14 +238,12 @@ def read_all(yours: Function, shard: Path) -> tuple[list[Any], Exception | None]
 READERS = ((8, 1, 2), (8, 2, 2), (8, 2, 3), (12, 3, 2))
 
 
-def judge_my_shards(yours: Function) -> str:
+def judge_my_shards(yours: Function) -> None:
     for count, size, workers in READERS:
         readers: dict[str, list[str]] = {f"shard {number}": [] for number in range(count)}
         shares = [0] * size
         for rank, worker in itertools.product(range(size), range(workers)):
-            given = yours(list(readers), rank, size, worker, workers)
-            if given is None:
-                raise NotImplementedError
+            given = returned(yours(list(readers), rank, size, worker, workers))
             own = [given] if isinstance(given, str) else list(given)
             if not {*map(str, own)} <= {*readers}:
                 wrong(f"It returns {own!r}.", "Return a list of some of the shards.")
@@ -273,7 +265,6 @@ def judge_my_shards(yours: Function) -> str:
             (max(shares) > min(shares) + 1, f"{case} the ranks read {shares} shards.",
              "Split by rank first, then each share by worker."),
         )  # fmt: skip
-    return "`my_shards` is right: the notebook uses yours."
 
 
 RANKS, SHARDS, EACH, BATCH = 2, 4, 12, 8  # of the check's data set
@@ -344,12 +335,10 @@ def _judge_stages(yours: Function, shards: list[str]) -> str:
 def _numbers(dataset: Any, batch: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the images' numbers, which are their labels, and means in a pass (steps, batch).
 
-    Raises NotImplementedError for None, and Wrong for a batch of a wrong form.
+    Raises Wrong for a batch of a wrong form.
     """
-    if dataset is None:
-        raise NotImplementedError
     found = []
-    for images, labels in batches_of(dataset, SHARDS * EACH):
+    for images, labels in batches_of(returned(dataset), SHARDS * EACH):
         if images.ndim != 4 or labels.shape != (batch,):
             wrong(f"An element has shapes {images.shape} and {labels.shape}, with {batch} as the"
                   " batch size.", "Batch the images, once, after map; pass `batch`, and"

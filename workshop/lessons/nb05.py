@@ -6,6 +6,7 @@ import dis
 import functools
 import inspect
 import itertools
+import re
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from workshop.checks.compare import refuse, wrong
+from workshop.checks.compare import call, numbers, refuse, returned, wrong
+from workshop.checks.engine import own_frame
 from workshop.checks.ramps import boxes
-from workshop.lessons import dali_graph
 from workshop.lessons.choice import choose
 from workshop.lessons.nb04 import (
     EACH,
@@ -34,6 +35,7 @@ SIZE, BATCH = 16, 8  # of the check's pipelines
 ALIASED = 13  # levels of blue: its stripes are finer than the pixels of a resized crop
 DARK = -0.75  # some pixels of the known image, in several crops, are darker
 STEPS = SHARDS * EACH // RANKS // BATCH  # of a rank's epoch
+SHARD = "Pass the rank as shard_id, and the number of ranks as num_shards."
 
 
 def crop(images: Any, size: int) -> Any:
@@ -81,15 +83,15 @@ def endless(loader: Any) -> Iterator[tuple[Any, Any]]:
 def check_crop(yours: Callable[..., Any]) -> Callable[..., Any]:
     """Return a learner's `crop` if it is right, else the finished one."""
     judge = functools.partial(judge_crop, yours, striped_ramps())
-    return choose("crop", yours, crop, judge, show=True)
+    return choose("crop", yours, crop, judge)
 
 
 def check_only_crop(yours: Callable[..., Any]) -> Callable[..., Any]:
     """Return a learner's `only_crop` if it is right, else the finished one."""
     jpeg = np.frombuffer(striped_jpeg(), np.uint8)
 
-    def judge() -> str:
-        said = judge_crop(yours, jpeg, "cpu")
+    def judge() -> None:
+        judge_crop(yours, jpeg, "cpu")
         code = inspect.unwrap(yours).__code__
         loads = [one.argrepr for one in dis.get_instructions(code) if "LOAD_" in one.opname]
         used = code.co_varnames[2] in ", ".join(loads).split(", ")
@@ -97,21 +99,8 @@ def check_only_crop(yours: Callable[..., Any]) -> Callable[..., Any]:
                 "Use fn.decoders.image_random_crop."),
                (not used, "It ignores `place`.", "Pass device=place to the decoder."),
         )  # fmt: skip
-        return said
 
-    return choose("only_crop", yours, only_crop, judge, show=True)
-
-
-def attempted(yours: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a graph that raises NotImplementedError if the learner's one returns nothing."""
-
-    @functools.wraps(yours)
-    def graph(*given: Any) -> Any:
-        if (found := yours(*given)) is None:
-            raise NotImplementedError
-        return found
-
-    return graph
+    return choose("only_crop", yours, only_crop, judge)
 
 
 def run_on_constant(
@@ -124,11 +113,74 @@ def run_on_constant(
     def graph() -> Any:
         layout = {"layout": "HWC"} if image.ndim == 3 else {}  # a JPEG has none
         node = types.Constant(image, device="cpu", **layout)
-        found = attempted(yours)(node, *given)
+        found = returned(yours(node, *given))
         refuse((isinstance(found, tuple | list), "It returns several nodes.", "Return one."))
         return found, node
 
-    return dali_graph.run(graph, (), count, 1, 0)[0]
+    return run(graph, (), count, 1, 0)[0]
+
+
+def run(
+    answer: Callable[..., Any], given: tuple[Any, ...], batch: int, steps: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the images (steps · batch, …) and labels that `answer(*given)` produces on the CPU.
+
+    Raises Wrong for a graph that cannot be built or that produces no batches.
+    """
+    from nvidia.dali import pipeline_def
+
+    @pipeline_def
+    def described() -> Any:
+        found = call(answer, *given)
+        if hasattr(found, "build"):
+            wrong("the answer is a pipeline.", "Leave out @pipeline_def, which the check adds.")
+        if not isinstance(found, tuple | list) or len(found) != 2:
+            wrong("the answer is not a pair.", "Return images and labels, in this order.")
+        return tuple(found)
+
+    try:
+        pipeline = described(
+            batch_size=batch, num_threads=1, device_id=None, seed=seed,
+            exec_async=False, exec_pipelined=False,
+        )  # fmt: skip
+        pipeline.build()
+        batches = [[dense(values) for values in pipeline.run()] for _ in range(steps)]
+    except RuntimeError as error:
+        then = f"{own_frame(error, answer)} {remedy_of(error)}".strip()
+        wrong(f"DALI refuses the graph: {reason(error)}", then)
+    images, found = (np.concatenate(values) for values in zip(*batches, strict=True))
+    return images, found.ravel()
+
+
+def reason(error: Exception) -> str:
+    """Return the line of DALI's error that says why."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    whys = [line for line in lines if "Assert" in line or "Error" in line]
+    # "Error when constructing operator … encountered:" precedes the error itself
+    whys = [line for line in whys if not line.endswith("encountered:")]
+    places = [re.match(r"\[/\S+:\d+\] (.*)", line) for line in lines]  # of DALI's source
+    whys += [place[1] for place in places if place]
+    return [*whys, *lines, "no text"][0].rpartition(" failed: ")[2].rstrip(".") + "."
+
+
+def remedy_of(error: Exception) -> str:
+    """Return what to do about the usual errors of DALI."""
+    text = reason(error)
+    remedies = (
+        (r"with name (index_)?path", "Pass strings: map(str, …)."),
+        ("shard", SHARD),
+        ("[Ii]ndex", "Pass index_path: the files index/train-*."),
+        ("GPU", "This graph runs on the CPU, without a GPU."),
+    )
+    return " ".join(remedy for pattern, remedy in remedies if re.search(pattern, text))
+
+
+def dense(values: Any) -> np.ndarray:
+    """Return a batch as one array. Raises Wrong if its images differ in size."""
+    values = values.as_cpu() if hasattr(values, "as_cpu") else values
+    if not values.is_dense_tensor():
+        wrong("the images of a batch have different sizes.", "Resize all of them with fn.resize.")
+    return np.array(values.as_array())
 
 
 def check_boxes(levels: np.ndarray, near: float) -> None:
@@ -157,8 +209,8 @@ def check_boxes(levels: np.ndarray, near: float) -> None:
     )  # fmt: skip
 
 
-def judge_crop(yours: Callable[..., Any], image: np.ndarray, *place: str) -> str:
-    """Return what is right. Raises Wrong, or NotImplementedError if the node is None."""
+def judge_crop(yours: Callable[..., Any], image: np.ndarray, *place: str) -> None:
+    """Raise Wrong unless crops of a known image, or of its JPEG, are right."""
     crops = run_on_constant(image, 32 * BATCH, yours, SIZE, *place)
     refuse((crops.shape[1:] == (3, SIZE, SIZE), "Crops have the channels first.",
             "Leave them last, as in the images: do not transpose."),
@@ -167,7 +219,6 @@ def judge_crop(yours: Callable[..., Any], image: np.ndarray, *place: str) -> str
            (crops.dtype != np.uint8, f"The pixels are {crops.dtype}.",
             "Leave out dtype: uint8 is the smallest."))  # fmt: skip
     check_boxes(np.moveaxis(crops, 3, 1).astype(float), near=0.03)
-    return f"`{yours.__name__}` is right: the notebook uses yours."
 
 
 def check(graph: Callable[..., Any], batches: Callable[..., Any]) -> tuple[Any, Any]:
@@ -175,18 +226,17 @@ def check(graph: Callable[..., Any], batches: Callable[..., Any]) -> tuple[Any, 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_numbered_shards(folder)
-        chosen = choose("photos", graph, photos, lambda: judge_photos(graph, folder), show=True)
+        chosen = choose("photos", graph, photos, lambda: judge_photos(graph, folder))
         judge = functools.partial(judge_endless, batches, folder, chosen)
-        return chosen, choose("endless", batches, endless, judge, show=True)
+        return chosen, choose("endless", batches, endless, judge)
 
 
-def judge_photos(yours: Callable[..., Any], folder: Path) -> str:
-    """Return what is right. Raises Wrong, or NotImplementedError if the graph is None."""
+def judge_photos(yours: Callable[..., Any], folder: Path) -> None:
     read: list[list[int]] = []
     crops: list[np.ndarray] = []
     for rank in range(RANKS):
         given = (folder, SIZE, CPU, rank, RANKS)
-        images, labels = dali_graph.run(attempted(yours), given, BATCH, STEPS, rank)
+        images, labels = run(yours, given, BATCH, STEPS, rank)
         judge_images(images)
         count = BATCH * STEPS
         refuse((labels.size != count, f"{count} images have {labels.size} labels.",
@@ -205,13 +255,25 @@ def judge_photos(yours: Callable[..., Any], folder: Path) -> str:
             "Use mean=127.5 and std=127.5 for every colour: not those of ImageNet."),
            (max(map(max, read)) == SHARDS * EACH, "Labels start at 1.",
             "Subtract 1: shards count classes from 1, the network from 0."))  # fmt: skip
-    dali_graph.check_shares(read)
-    return "`photos` is right: the notebook uses yours."
+    twice = len(set(read[0]) & set(read[1]))
+    refuse((twice, f"in one epoch {twice} of {len(read[0])} images come on both ranks.", SHARD),
+           (all(order == sorted(order) for order in read),
+            "the images come in the order of the files.", "Pass random_shuffle=True."),
+    )  # fmt: skip
 
 
 def judge_images(images: np.ndarray) -> None:
     """Raise Wrong unless the images of three batches have the right form and range."""
-    dali_graph.check_form(images, SIZE)
+    shape, planes, pixels = images.shape[1:], (3, SIZE, SIZE), (SIZE, SIZE, 3)
+    refuse((images.ndim == 2, "the first node is not the images.", "Return images, then labels."),
+           (shape == pixels,
+            f"an image is {pixels}: the colours of a pixel are next to each other.",
+            'For a plane per colour, pass output_layout="CHW".'),
+           (shape != planes, f"an image is {shape}.", f"It should be {planes}."),
+           (images.dtype != np.float32, f"the images are {images.dtype}.",
+            "Pass dtype=types.FLOAT, which is float32."),
+    )  # fmt: skip
+    numbers(images, "the images")
     low, high = float(images.min()), float(images.max())
     refuse((low < -1.01 or high > 1.01 or low > DARK,
             f"Pixels range from {low:.2f} to {high:.2f} instead of -1 to 1.",
@@ -220,8 +282,8 @@ def judge_images(images: np.ndarray) -> None:
 
 def judge_endless(
     yours: Callable[..., Any], folder: Path, graph: Callable[..., Any] = photos
-) -> str:
-    """Return what is right about an iterator over the pipeline of `graph`. Raises Wrong."""
+) -> None:
+    """Raise Wrong for a wrong iterator over the pipeline of `graph`."""
     from nvidia.dali import pipeline_def
 
     epochs = 50  # 1,200 images: a size of 100 or 1,000 ends before them
@@ -230,10 +292,7 @@ def judge_endless(
         folder, SIZE, CPU, 0, RANKS, batch_size=BATCH, num_threads=1, device_id=None, seed=0
     )
     pipe.build()
-    made = yours(pipe)
-    if made is None:
-        raise NotImplementedError
-    for item in itertools.islice(made, epochs * STEPS):
+    for item in itertools.islice(returned(yours(pipe)), epochs * STEPS):
         shapes = [tuple(np.shape(part)) for part in item]
         right = [(BATCH, 3, SIZE, SIZE), (BATCH,)]
         refuse((shapes != right, f"It yields the shapes {shapes}; they should be {right}.",
@@ -252,4 +311,3 @@ def judge_endless(
          f"In an epoch of {STEPS * BATCH} images, there are {len(first)} different labels, from"
          f" {min(first)} to {max(first)}.", "Yield each batch once, and its labels as they are."),
     )  # fmt: skip
-    return "`endless` is right: the notebook uses yours."

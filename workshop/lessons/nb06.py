@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rn50lib.resnet import Network
-from workshop.checks.compare import Mistake, refuse
-from workshop.lessons.choice import Function, choose, choose_by_cases
+from workshop.checks.compare import Mistake, refuse, returned
+from workshop.lessons.choice import Function, by_cases, choose
 
 BYTES = {"float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2}  # of an activation
 KIND = {
@@ -215,12 +215,7 @@ CASES: dict[Function, list[tuple[Any, ...]]] = {
     accesses: [("batch norm",), ("ReLU",), ("addition",)],
     block_end: [(False,), (True,)],
 }  # fmt: skip
-
-
-def check(name: str, own: Function) -> Function:
-    """Return a learner's function if it is right, else the finished one of that name."""
-    finished = next(function for function in CASES if function.__name__ == name)
-    return choose_by_cases(name, own, finished, CASES[finished], MISTAKES[finished], show=True)
+check = by_cases(*((finished, CASES[finished], MISTAKES[finished]) for finished in CASES))
 
 
 # --- a step with a loss scale ---------------------------------------------------------------------
@@ -269,13 +264,11 @@ def judge_step(own: Function, rule: Function, device: Any) -> str:
         for step, net, sgd, scaler in sides:
             before = net.weight.detach().clone()
             try:
-                losses.append(step(net, sgd, scaler, x, y))
+                losses.append(returned(step(net, sgd, scaler, x, y)))
             except (AssertionError, RuntimeError) as error:
                 refuse(*((part in str(error), said, remedy) for part, said, remedy in ERRORS))
                 raise
             moved.append((net.weight.detach() - before).norm().item())
-        if losses[1] is None:
-            raise NotImplementedError
         scale, good = rule(scale, good, not overflow, 3)
         times = 1.0 if overflow else moved[1] / moved[0]
         right, loss = (torch.as_tensor(each).item() for each in losses)
@@ -306,4 +299,4 @@ def judge_step(own: Function, rule: Function, device: Any) -> str:
 def check_step(own: Function, rule: Function, device: Any) -> Function:
     """Return a learner's step if it is right, else the finished one."""
     judge = functools.partial(judge_step, own, rule, device)
-    return choose("scaled_step", own, scaled_step, judge, show=True)
+    return choose("scaled_step", own, scaled_step, judge)

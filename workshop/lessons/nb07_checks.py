@@ -17,8 +17,8 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from workshop.checks.compare import Mistake, known, refuse, wrong
-from workshop.lessons.choice import choose, choose_by_cases
+from workshop.checks.compare import Mistake, known, refuse, returned, wrong
+from workshop.lessons.choice import by_cases, choose
 
 EPS = 0.1  # of the check's batch norms: large enough that leaving it out is detected
 # channels in and out, and kernel size; if all are equal, scaling a wrong axis keeps the shape
@@ -138,29 +138,20 @@ TAKE_MISTAKES: tuple[Mistake, ...] = (
 
 def check_fold(own: Callable[..., Any]) -> Callable[..., Any]:
     """Check a learner's `fold` on two small layers."""
-    return choose("fold", own, fold, lambda: judge_fold(own), show=True)
+    return choose("fold", own, fold, lambda: judge_fold(own))
 
 
 def check_capture(own: Callable[..., Any], device: str) -> Callable[..., Any]:
     """Check a learner's `capture` on a small network, without a GPU with `stand_in`."""
     with contextlib.nullcontext() if device == "cuda" else stand_in() as gpu:
-        return choose("capture", own, capture, lambda: judge_capture(own, device, gpu), show=True)
+        return choose("capture", own, capture, lambda: judge_capture(own, device, gpu))
 
 
-def check_gain(own: Callable[..., Any]) -> Callable[..., Any]:
-    """Check a learner's `graph_gain` in a few cases."""
-    return choose_by_cases("graph_gain", own, graph_gain, GAINS, GAIN_MISTAKES, show=True)
-
-
-def check_latencies(own: Callable[..., Any]) -> Callable[..., Any]:
-    """Check a learner's `ideal_latencies` in a few cases."""
-    cases = ARRIVALS, LATENCY_MISTAKES
-    return choose_by_cases("ideal_latencies", own, ideal_latencies, *cases, show=True)
-
-
-def check_take(own: Callable[..., Any]) -> Callable[..., Any]:
-    """Check a learner's `take` in a few cases."""
-    return choose_by_cases("take", own, take, WAITING, TAKE_MISTAKES, show=True)
+check = by_cases(
+    (graph_gain, GAINS, GAIN_MISTAKES),
+    (ideal_latencies, ARRIVALS, LATENCY_MISTAKES),
+    (take, WAITING, TAKE_MISTAKES),
+)
 
 
 # --- fold -----------------------------------------------------------------------------------------
@@ -214,9 +205,7 @@ def judge_fold(own: Callable[..., Any]) -> str:
                 values.normal_()  # type: ignore[operator]
             images = torch.randn(2, inputs, 8, 8)
             before, right, parts = norm(conv(images)), fold(conv, norm), values_of(conv, norm)
-            result = own(conv, norm)
-            if result is None:
-                raise NotImplementedError
+            result = returned(own(conv, norm))
             good = isinstance(result, tuple | list) and len(result) == 2
             refuse(
                 (not good or not all(isinstance(one, Tensor) for one in result),
@@ -276,9 +265,8 @@ def judge_capture(own: Callable[..., Any], device: str, gpu: Gpu | None) -> str:
     with torch.no_grad():
         of_first, of_second = (F.relu(net[0](images)) for images in (first, second))
     values = first.clone()
-    replay = own(net, values.view_as(values))  # `values` does not keep the example itself alive
-    if replay is None:
-        raise NotImplementedError
+    # `values` does not keep the example itself alive
+    replay = returned(own(net, values.view_as(values)))
     on_default, written = warm_ups[0] if warm_ups else (False, True)
     refuse(
         (not callable(replay), f"The result is a {type(replay).__name__}.",

@@ -15,6 +15,8 @@ import math
 from dataclasses import replace
 from typing import Any
 
+from scipy.optimize import minimize_scalar
+
 from rn50.published import Series, load
 from rn50.scaling import Cluster, Training, links, predict
 
@@ -55,7 +57,7 @@ def published(series: Series) -> tuple[Training, Cluster]:
 def parameter(name: str, precision: str, reading: str) -> float:
     """Return a reading's parameter for a series, fitted to its rows or to those of another series.
 
-    The fit minimises the squared logarithm of predicted over measured speed, by ternary search.
+    The fit minimises the squared logarithm of predicted over measured speed.
     """
     series, (ips, low) = load()[name, precision], READINGS[reading]
     if series.parameters_of:
@@ -66,14 +68,8 @@ def parameter(name: str, precision: str, reading: str) -> float:
     def loss(value: float) -> float:
         return sum(math.log(ips(*of, value, n) / measured) ** 2 for n, measured in rows)
 
-    high = 1.0
-    for _ in range(90):
-        third = (high - low) / 3
-        if loss(low + third) < loss(high - third):
-            high -= third
-        else:
-            low += third
-    return low
+    options = {"xatol": 1e-10}
+    return float(minimize_scalar(loss, bounds=(low, 1.0), method="bounded", options=options).x)
 
 
 def predictions(key: tuple[str, str], gpus: int) -> dict[str, float]:

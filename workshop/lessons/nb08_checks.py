@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from workshop.checks.compare import Mistake, Wrong, like, numbers, refuse, shown, wrong
-from workshop.lessons.choice import Function, choose, choose_by_cases, write_chosen
+from workshop.checks.compare import Mistake, Wrong, like, numbers, refuse, returned, shown, wrong
+from workshop.lessons.choice import Function, by_cases, choose, write_chosen
 
 WARM_UP = (0.09, 0.06)  # seconds of the check's steps
 TIMED = (0.02, 0.08, 0.03, 0.03)  # their mean is not their median
@@ -122,8 +122,8 @@ def check_clock(yours: Function, file: str) -> Function:
     The returned version is written to `file`, for scripts.
     """
 
-    def judge() -> str:
-        said = judge_clock(yours)
+    def judge() -> None:
+        judge_clock(yours)
         write_chosen(file, yours, measure, "measure")
         try:
             runpy.run_path(file)["measure"](int, 1, 0, int)
@@ -131,31 +131,23 @@ def check_clock(yours: Function, file: str) -> Function:
             wrong("Its name in the cell is different.", "Keep `def measure(...)`.")
         except NameError as error:
             wrong(f"In {file}, it is alone, and {error}.", "Import what it needs inside of it.")
-        return said
 
-    chosen = choose("measure", yours, measure, judge, show=True)
+    chosen = choose("measure", yours, measure, judge)
     write_chosen(file, chosen, measure, "measure")
     return chosen
 
 
 def check_turns(yours: Function) -> Function:
     """Return a learner's `in_turns` if it is right, else the finished one; print what is wrong."""
-    return choose("in_turns", yours, in_turns, lambda: judge_turns(yours), show=True)
+    return choose("in_turns", yours, in_turns, lambda: judge_turns(yours))
 
 
 def check_fit(yours: Function) -> Function:
     """Return a learner's `fit` if it is right, else the finished one; print what is wrong."""
-    return choose("fit", yours, fit, lambda: judge_fit(yours), show=True)
+    return choose("fit", yours, fit, lambda: judge_fit(yours))
 
 
-def check_causes(yours: Function) -> Function:
-    """Return a learner's `causes` if it is right, else the finished one; print what is wrong."""
-    return choose_by_cases("causes", yours, causes, STEPS, CAUSE_MISTAKES, show=True)
-
-
-def check_decide(yours: Function) -> Function:
-    """Return a learner's `decide` if it is right, else the finished one; print what is wrong."""
-    return choose_by_cases("decide", yours, decide, DECISIONS, DECIDE_MISTAKES, show=True)
+check = by_cases((causes, STEPS, CAUSE_MISTAKES), (decide, DECISIONS, DECIDE_MISTAKES))
 
 
 class Device:
@@ -186,22 +178,21 @@ class Device:
         return np.array(self.ended) - begins
 
 
-def judge_clock(yours: Function) -> str:
+def judge_clock(yours: Function) -> None:
     """Raise Wrong unless a clock returns the right seconds in one of TRIES attempts."""
     for attempt in range(1, TRIES + 1):
         device = Device([*WARM_UP, *TIMED])
         got = yours(device.step, len(TIMED), len(WARM_UP), device.wait)
         called = len(device.called)
         device.wait()
-        if got is None and not called:
-            raise NotImplementedError
+        if not called:
+            returned(got)
         try:
             judge_seconds(got, device.took(), called)
             break
         except Wrong:
             if attempt == TRIES:
                 raise
-    return "`measure` is right: the notebook uses yours."
 
 
 def judge_seconds(got: Any, took: np.ndarray, called: int) -> None:
@@ -242,7 +233,7 @@ def judge_seconds(got: Any, took: np.ndarray, called: int) -> None:
           " call.")  # fmt: skip
 
 
-def judge_turns(yours: Function) -> str:
+def judge_turns(yours: Function) -> None:
     """Raise Wrong unless each work runs once per turn, in any order, and its result is kept."""
     works, turns, calls = ["a", "b", "c"], 4, []
 
@@ -250,9 +241,7 @@ def judge_turns(yours: Function) -> str:
         calls.append(work)
         return 10.0 * len(calls)
 
-    got = yours(works.copy(), turns, once)
-    if got is None:
-        raise NotImplementedError
+    got = returned(yours(works.copy(), turns, once))
     n = len(works)
     rows = [calls[i : i + n] for i in range(0, len(calls), n)]
     order = f"With the works a, b and c and 4 turns, the calls were {' '.join(calls)}."
@@ -275,13 +264,10 @@ def judge_turns(yours: Function) -> str:
     for turn, (row, due) in enumerate(zip(values.tolist(), right, strict=True), 1):
         refuse((row != due, f"Turn {turn} is {shown(row)} instead of {shown(due)}.",
                 "Put what `once` returns into the work's column."))  # fmt: skip
-    return "`in_turns` is right: the notebook uses yours."
 
 
-def judge_fit(yours: Function) -> str:
-    got = yours(SIZES.copy(), SECONDS.copy())
-    if got is None:
-        raise NotImplementedError
+def judge_fit(yours: Function) -> None:
+    got = returned(yours(SIZES.copy(), SECONDS.copy()))
     refuse((isinstance(got, tuple) and len(got) == 4, "This is all that lstsq returns.",
             "Its first item has α and 1 / β: take [0]."))  # fmt: skip
     alpha, beta = like(got, (0.0, 0.0), "the result")
@@ -294,7 +280,7 @@ def judge_fit(yours: Function) -> str:
         refuse((not near(ALPHA, BETA), f"With α = {1e6 * ALPHA:.0f} µs and messages of 0.2 MB and"
                 f" more, it returns {1e6 * alpha:.0f} µs.", "Fit a line to all messages: even the"
                 " shortest takes α and its bytes / β."))  # fmt: skip
-        return "`fit` is right: the notebook uses yours."
+        return
     columns = np.stack([1 / SECONDS, SIZES / SECONDS], axis=1)
     unscaled = np.linalg.lstsq(columns, SECONDS)[0]
     lines = [np.polyfit(SIZES, SECONDS, 1, w=SECONDS**-power) for power in (0, 0.5, 2)]

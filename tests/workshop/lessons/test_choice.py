@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from workshop.lessons.choice import choose_by_cases, pasteable, without_types
+from workshop.lessons.choice import by_cases, pasteable, without_types
 
 ROOT = Path(__file__).parents[3]
 STUBS = ("return None", "...")
 
 
-def finished(a: float, b: float) -> float:
+def f(a: float, b: float) -> float:
     return a * b
 
 
@@ -71,14 +71,16 @@ def in_tensorflow(a: float, b: float) -> Any:
         (listed, "✗ `f`: listed(2, 3): the result is of type list, not a number. Return a number."),
         (in_tensorflow, "✗ `f` ended with ValueError: no rank. In in_tensorflow,"
                         f" line {in_tensorflow.__code__.co_firstlineno + 1}:"),
+        (lambda a, b: 6.0, "✗ `f`: <lambda>(0.5, 4) gives 6. It should be 2."),
+        (3, "✗ `f` ended with TypeError: 'int' object is not callable"),
         (lambda a, b: a + b, "✗ `f`: <lambda>(2, 3) gives 5. It should be 6."),
         (lambda a, b: b * a, "✓ `f` is right"),
     ],
 )  # fmt: skip
 def test_what_is_said(own: Callable[..., Any], said: str, capsys: pytest.CaptureFixture) -> None:
-    chosen = choose_by_cases("f", own, finished, [(2.0, 3.0), (0.5, 4.0)])
+    chosen = by_cases((f, [(2.0, 3.0), (0.5, 4.0)], ()))("f", own)
     assert capsys.readouterr().out.startswith(said)
-    assert chosen is (own if said.startswith("✓") else finished)
+    assert chosen is (own if said.startswith("✓") else f)
 
 
 def test_an_answer_that_changes_its_arguments_leaves_the_cases_intact() -> None:
@@ -87,25 +89,26 @@ def test_an_answer_that_changes_its_arguments_leaves_the_cases_intact() -> None:
     def pops(numbers: list[float]) -> float:
         return numbers.pop()
 
-    choose_by_cases("total", pops, sum, cases)
+    by_cases((sum, cases, ()))("sum", pops)
     assert cases == [([2.0, 3.0],), ([1.0],)]
 
 
 def test_a_check_that_runs_again_says_the_same(capsys: pytest.CaptureFixture) -> None:
-    used = choose_by_cases("twice", forgets, finished, [(2.0, 3.0)])
+    check = by_cases((f, [(2.0, 3.0)], ()))
+    used = check("f", forgets)
     first = capsys.readouterr().out
-    assert choose_by_cases("twice", used, finished, [(2.0, 3.0)]) is finished
+    assert check("f", used) is f
     assert capsys.readouterr().out == first and first.startswith("✗")
 
     def own(a: float, b: float) -> float:
         return b * a
 
-    assert choose_by_cases("twice", own, finished, [(2.0, 3.0)]) is own
+    assert check("f", own) is own
     assert capsys.readouterr().out.startswith("✓")
 
 
 def test_shown_code_has_the_learner_s_name_and_no_types() -> None:
-    assert pasteable(finished, "product") == "def product(a, b):\n    return a * b"
+    assert pasteable(f, "product") == "def product(a, b):\n    return a * b"
 
 
 def names_of(code: types.CodeType, *kinds: str) -> set[str]:

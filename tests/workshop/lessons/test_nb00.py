@@ -7,18 +7,15 @@ import pytest
 from workshop.checks.compare import Mistake
 from workshop.lessons import nb00
 
-
-@pytest.mark.parametrize("mistake", nb00.HOURS_MISTAKES)
-def test_each_mistake_gets_its_line(mistake: Mistake, capsys: pytest.CaptureFixture[str]) -> None:
-    wrong, diagnosis, remedy = mistake
-    assert nb00.check_hours(wrong) is nb00.training_hours
-    assert f"`training_hours`: {diagnosis} {remedy}" in capsys.readouterr().out
+TASKS = {"training_hours": nb00.HOURS_MISTAKES, "megabytes_per_second": nb00.READING_MISTAKES}
 
 
-@pytest.mark.parametrize("mistake", nb00.READING_MISTAKES)
-def test_each_mistake_in_the_reading_gets_its_line(
-    mistake: Mistake, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("name", "mistake"), [(name, mistake) for name in TASKS for mistake in TASKS[name]]
+)
+def test_each_mistake_gets_its_line(
+    name: str, mistake: Mistake, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wrong, diagnosis, remedy = mistake
-    assert nb00.check_reading(wrong) is nb00.megabytes_per_second
-    assert f"`megabytes_per_second`: {diagnosis} {remedy}" in capsys.readouterr().out
+    assert nb00.check(name, wrong) is getattr(nb00, name)
+    assert f"`{name}`: {diagnosis} {remedy}" in capsys.readouterr().out

@@ -181,7 +181,7 @@ WRONG_STEPS = [
     ),
     (edited(nb02.step, "loss = ", "model.eval(); loss = "), "evaluation mode"),
     (lambda *_: None, "not written yet"),
-    (lambda model: None, "ended with TypeError"),
+    (lambda model: model, "ended with TypeError"),
 ]
 
 
@@ -205,24 +205,24 @@ def test_wrong_steps_are_diagnosed(
     ],
 )
 def test_right_rates_pass(own: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert nb02.check_scaled_lr(own) is own
+    assert nb02.check("scaled_lr", own) is own
     assert capsys.readouterr().out.startswith("✓")
 
 
 @pytest.mark.parametrize("mistake", nb02.LR_MISTAKES, ids=lambda mistake: mistake[1])
 def test_wrong_rates_are_diagnosed(mistake: Any, capsys: pytest.CaptureFixture[str]) -> None:
     wrong, diagnosis, remedy = mistake
-    assert nb02.check_scaled_lr(wrong) is nb02.scaled_lr
+    assert nb02.check("scaled_lr", wrong) is nb02.scaled_lr
     assert f"✗ `scaled_lr`: {diagnosis} {remedy}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("mistake", nb02.AT_MOST_MISTAKES, ids=lambda mistake: mistake[1])
 def test_wrong_limits_are_diagnosed(mistake: Any, capsys: pytest.CaptureFixture[str]) -> None:
     wrong, diagnosis, remedy = mistake
-    assert nb02.check_at_most(wrong) is nb02.at_most
+    assert nb02.check("at_most", wrong) is nb02.at_most
     assert f"✗ `at_most`: {diagnosis} {remedy}" in capsys.readouterr().out
     for right in (nb02.at_most, lambda part, whole: 1 / (1 - part / whole)):
-        assert nb02.check_at_most(right) is right
+        assert nb02.check("at_most", right) is right
 
 
 FINISHED = (ROOT / "exercises" / "ladder" / "1_single.py").read_text()

@@ -21,7 +21,7 @@ def by_heap(full: Any, takes: Any, alone: float, senders: int) -> float:
 
 
 def test_right_prediction_is_used(capsys: pytest.CaptureFixture[str]) -> None:
-    assert nb03.check_after_the_pass(by_heap) is by_heap
+    assert nb03.check("after_the_pass", by_heap) is by_heap
     assert capsys.readouterr().out.startswith("✓")
 
 
@@ -43,5 +43,5 @@ def test_known_times() -> None:
 def test_wrong_prediction_is_named_or_gets_the_right_result(
     mistake: Any, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert nb03.check_after_the_pass(mistake) is nb03.after_the_pass
+    assert nb03.check("after_the_pass", mistake) is nb03.after_the_pass
     assert said in capsys.readouterr().out

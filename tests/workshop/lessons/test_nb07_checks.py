@@ -180,38 +180,35 @@ def latencies_in_place(arrivals: Any, service: float) -> Any:
 
 
 QUESTIONS = [
-    (nb07.check_gain, nb07.graph_gain, nb07.GAIN_MISTAKES),
-    (nb07.check_latencies, nb07.ideal_latencies, nb07.LATENCY_MISTAKES),
-    (nb07.check_take, nb07.take, nb07.TAKE_MISTAKES),
+    ("graph_gain", nb07.GAIN_MISTAKES),
+    ("ideal_latencies", nb07.LATENCY_MISTAKES),
+    ("take", nb07.TAKE_MISTAKES),
 ]
 
 
 @pytest.mark.parametrize(
-    ("check", "own"),
+    ("name", "own"),
     [
-        (nb07.check_gain, lambda n, launches, kernels: max(1.0, launches / (n * kernels))),
-        (nb07.check_gain, lambda n, a, b: a / (n * b) if a > n * b else 1),
-        (nb07.check_latencies, latencies_of_arrays),
-        (nb07.check_latencies, latencies_by_the_wait),
-        (nb07.check_latencies, lambda *case: tuple(nb07.ideal_latencies(*case))),
-        (nb07.check_take, lambda at, done, now, limit: min(sum(at[done:] <= now), limit)),
-        (
-            nb07.check_take,
-            lambda at, done, now, limit: len([x for x in at[done:][:limit] if x <= now]),
-        ),
+        ("graph_gain", lambda n, launches, kernels: max(1.0, launches / (n * kernels))),
+        ("graph_gain", lambda n, a, b: a / (n * b) if a > n * b else 1),
+        ("ideal_latencies", latencies_of_arrays),
+        ("ideal_latencies", latencies_by_the_wait),
+        ("ideal_latencies", lambda *case: tuple(nb07.ideal_latencies(*case))),
+        ("take", lambda at, done, now, limit: min(sum(at[done:] <= now), limit)),
+        ("take", lambda at, done, now, limit: len([x for x in at[done:][:limit] if x <= now])),
     ],
 )
-def test_right_models_pass(check: Any, own: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert check(own) is own
+def test_right_models_pass(name: str, own: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert nb07.check(name, own) is own
     assert capsys.readouterr().out.startswith("✓")
 
 
 WRONG_MODELS = [
-    *[(check, right, *row[:2]) for check, right, rows in QUESTIONS for row in rows],
-    (*QUESTIONS[1][:2], latencies_in_place, "`arrivals` is changed"),
-    (*QUESTIONS[1][:2], lambda *case: nb07.ideal_latencies(*case)[:-1], "It should be"),
+    *[(name, *row[:2]) for name, rows in QUESTIONS for row in rows],
+    ("ideal_latencies", latencies_in_place, "`arrivals` is changed"),
+    ("ideal_latencies", lambda *case: nb07.ideal_latencies(*case)[:-1], "It should be"),
     (
-        *QUESTIONS[2][:2],
+        "take",
         lambda at, done, now, limit: min(limit, int(np.argmax(at > now)) - done),
         "gives -1",
     ),
@@ -219,10 +216,10 @@ WRONG_MODELS = [
 
 
 @pytest.mark.parametrize(
-    ("check", "right", "own", "said"), WRONG_MODELS, ids=[row[3] for row in WRONG_MODELS]
+    ("name", "own", "said"), WRONG_MODELS, ids=[row[2] for row in WRONG_MODELS]
 )
 def test_wrong_models_get_their_diagnosis(
-    check: Any, right: Any, own: Any, said: str, capsys: pytest.CaptureFixture[str]
+    name: str, own: Any, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert check(own) is right
+    assert nb07.check(name, own) is getattr(nb07, name)
     assert said in capsys.readouterr().out

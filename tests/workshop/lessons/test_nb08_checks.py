@@ -38,7 +38,7 @@ def test_right_clocks_pass_and_are_written(
         assert nb08.check_clock(own, str(file)) is own
         assert capsys.readouterr().out.startswith("✓")
         assert_works(file)
-    assert nb08.judge_clock(own)
+    nb08.judge_clock(own)
 
 
 def assert_works(file: Path) -> None:
@@ -145,7 +145,7 @@ def test_clock_that_needs_another_cell(
     source = inspect.getsource(nb08.measure).replace("time.perf_counter", "now")
     cell.write_text(source.replace("step: Function", "step").replace("wait: Function", "wait"))
     own = runpy.run_path(str(cell), {"now": time.perf_counter})["measure"]
-    assert nb08.judge_clock(own)
+    nb08.judge_clock(own)
     for again in (own, nb08.measure):  # the cell runs twice
         assert nb08.check_clock(again, str(file)) is nb08.measure
         said = capsys.readouterr().out
@@ -241,13 +241,13 @@ def test_right_causes_pass(capsys: pytest.CaptureFixture[str]) -> None:
     def own(*seconds: float) -> Any:
         return np.diff(seconds)
 
-    assert nb08.check_causes(own) is own
+    assert nb08.check("causes", own) is own
     assert capsys.readouterr().out.startswith("✓")
 
 
 @pytest.mark.parametrize("mistake", nb08.CAUSE_MISTAKES, ids=lambda mistake: mistake[1])
 def test_wrong_causes_get_their_diagnosis(mistake: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert nb08.check_causes(mistake[0]) is nb08.causes
+    assert nb08.check("causes", mistake[0]) is nb08.causes
     assert mistake[1] in capsys.readouterr().out
 
 
@@ -260,7 +260,7 @@ def test_right_decisions_pass(capsys: pytest.CaptureFixture[str]) -> None:
             return "buy"
         return "do not buy" if max(speeds) < threshold else "measure first"
 
-    assert nb08.check_decide(own) is own
+    assert nb08.check("decide", own) is own
     assert capsys.readouterr().out.startswith("✓")
 
 
@@ -268,5 +268,5 @@ def test_right_decisions_pass(capsys: pytest.CaptureFixture[str]) -> None:
 def test_wrong_decisions_get_their_diagnosis(
     mistake: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert nb08.check_decide(mistake[0]) is nb08.decide
+    assert nb08.check("decide", mistake[0]) is nb08.decide
     assert mistake[1] in capsys.readouterr().out
