@@ -34,7 +34,7 @@ class Lesson:
 
 
 COURSE = (
-    Lesson("00", "00_start_here", "Start here", 20, 15,
+    Lesson("00", "00_start_here", "Start here", 30, 15,
            "overview", "Why does training need so much computing power?"),
     Lesson("01", "01_dataset_preparation", "Data", 40, 60,
            "input", "How does a model read a million JPEGs?"),

@@ -5,7 +5,7 @@
 #
 # By the end, you will have trained and tested a network, and know what happens in a training step and why training is so expensive. You should know Python and the basics of deep learning: convolutions, losses and gradient steps. If you train networks regularly, run all cells and continue at [why training is expensive](#Why-training-is-expensive).
 #
-# **Time:** 20 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 2 minutes to run, plus a minute if the set-up has not generated the images
+# **Time:** 30 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 2 minutes to run, plus a minute if the set-up has not generated the images
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -136,12 +136,18 @@ print(f"You expected {waiting or '?'}% of waiting with workers and without.")
 # %% [markdown]
 # Without workers, decoding and computing take turns, so all decoding is waiting. With them, steps wait only if decoding is slower, and at the start of each epoch, when no batch is ready yet. On a GPU, waiting is the most that a faster input can save. Compare the rest of the time, too: if it is longer with workers on a CPU, they slowed the network, as both need the cores.
 #
-# **Your turn:** change the batch instead. **Predict:** with 8 images per step, how many steps per epoch? Does the run take longer? Is the network more accurate? In the last training cell, replace `-b 32` with `-b 8`, delete `--data-nthreads 0`, and run it and the next cell. Seeds alone change the top-1, that of ResNet-50 by up to 4 points (10 seeds): confirm a difference with `--seed 1` instead of `--seed $SEED`, once with each batch.
+# **Your turn:** change the batch instead. **Predict:** with 8 images per step, how many steps per epoch? Does the run take longer? Is the network more accurate? Copy the last training command to the cell below, replace `-b 32` with `-b 8`, delete `--data-nthreads 0`, and run it and the cell above again. Seeds alone change the top-1, that of ResNet-50 by up to 4 points (10 seeds): confirm a difference with `--seed 1` instead of `--seed $SEED`, once with each batch.
 #
 # <details><summary>Why?</summary>An epoch has 300 steps. Four times as many steps at a quarter of the learning rate should end about as accurate (*linear scaling*). But each step has a fixed cost, so the run takes longer. Notebook 02 explains both.</details>
 #
-# On a GPU, then restore `-b 32` and delete `--network tiny` to train ResNet-50. **Predict** how much longer it takes, with 36 times the work per image.
-#
+# If you have a GPU, then restore `-b 32` and delete `--network tiny` to train ResNet-50. **Predict** how much longer it takes, with 36 times the work per image.
+
+# %% language="bash" magic_args="-e"
+# # your predictions: steps per epoch: ?  seconds: ?  top-1: ?
+# # your command, in place of the next line
+# true
+
+# %% [markdown]
 # ## What happens in a step
 #
 # Every step does the same work on a new batch. Ahead of time, workers read, decode and crop JPEGs. The pixels are copied to the device that computes, usually a GPU. The **forward** pass turns pixels into predictions and keeps each layer's output. The **loss** compares the predictions with the labels. The **backward** pass goes through the layers in reverse and uses the kept outputs to compute a gradient for every weight. Several devices **exchange** gradients (*communication*), and each uses the average. The **update** then changes the weights. The figure shows how much data moves: an ImageNet JPEG has 115 KB on average, and ResNet-50 keeps 86 MB of outputs per image. Later traces and your ladder keep its colours.
@@ -197,13 +203,13 @@ print(f"You expected {expected or '?'} hours.")
 workshop.table(rows, ["", "images/s", "hours", "needs MB/s", "TFLOP/s", "peak, TFLOP/s", "of peak"])
 
 # %% [markdown]
-# (V100: published; H100: measured.) In FP32, arithmetic explains most of the time: the V100 reaches 63% of its peak, and needs over three days. In FP16, it explains much less: the V100 reaches 28% of its peak, the H100 17% (12% of the data sheet's 989). Where does the rest of the time go? That is the course's question. And on your machine?
+# (V100: published; H100: measured, its peak of 681 TFLOP/s too.) In FP32, arithmetic explains most of the time: the V100 reaches 63% of its peak, and needs over three days. In FP16, it explains much less: the V100 reaches 28% of its peak, the H100 17% (12% of the 989 in its data sheet). Where does the rest of the time go? That is the course's question. And on your machine?
 
 # %%
 env, speeds = runs[-1]["env"], runs[-1]["metrics"]["train.total_ips"]  # without first steps
 rate = len(speeds) / sum(1 / speed for speed in speeds)  # equal images: the harmonic mean
 flops, size = env["model_flops"]["per_image"], env["axes"]["image_shape"]["value"]
-print(f"your last run: {rate:,.0f} images/s, {rate * flops / 1e12:.2g} TFLOP/s", end=" ")
+print(f"your latest run: {rate:,.0f} images/s, {rate * flops / 1e12:.2g} TFLOP/s", end=" ")
 print(f"({network}, {size} px: 1/{work / flops:,.0f} of the work per image)")
 seconds = 3600 * training_hours(len(train), len(speeds), rate)
 print(f"At this rate it takes {seconds:.0f} s; with each epoch's first step, {total:.0f} s.")

@@ -459,7 +459,7 @@ def changed(records, sums):
 
 
 # %%
-changed = nb01.check_changed(changed)
+changed = nb01.check("changed", changed)
 shutil.copytree("records", "damaged", dirs_exist_ok=True)
 damaged = np.memmap("damaged/val.rec", dtype=np.uint8, mode="r+")  # writes go to the file
 damaged[len(damaged) // 2] ^= 1
@@ -472,6 +472,7 @@ print("damaged:", changed(Records("damaged/val"), sums), "of", len(records), "re
 
 # %% language="bash" magic_args="-e"
 # # your prediction: ?
+# cp records/val.crc damaged  # if this cell runs again
 # python -m data_prep.verify damaged/val.rec > first.txt 2>&1 && status=0 || status=$?
 # grep -A 1 "^error" first.txt
 # echo "exit status $status"

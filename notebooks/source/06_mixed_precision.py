@@ -698,6 +698,6 @@ print(f"{errors:.1f} standard errors; {predicted(guess)}")
 # - Many updates are too small for 16 bits, so the weights stay in `float32`.
 # - By the count, arithmetic-bound layers gain as much as the peak (8 on a V100), memory-bound ones a factor of 2. Fusing saves traffic, too.
 #
-# **Try it:** in `train_scaled`, round the weights to `bfloat16` after each step, and predict the loss of `not rounded`.
+# **Try it:** in `train_scaled`, round the weights to `bfloat16` after each step, and predict what becomes of the loss of `not rounded`.
 #
 # The next notebook uses a trained network: how long does one prediction take?

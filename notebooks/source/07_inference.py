@@ -248,7 +248,8 @@ folded = ready(folded, dtype)
 operators_now, launched_now = traced(folded, one)
 print(f"{operators_now} operators now")
 workshop.trace("trace.json", of="prediction")
-saved = kinds["normalisation"] + (operators - operators_now) * per_start  # ms: work and starts
+part = kinds["normalisation"] / sum(kinds.values())  # of the trace, whose turn may have been slow
+saved = alone * part + (operators - operators_now) * per_start  # ms: work and starts
 if on_gpu:  # kernels run while others are launched: only launches that disappear save time
     print(f"{launched_now} GPU kernels now")
     saved = (launched - launched_now) * per_start

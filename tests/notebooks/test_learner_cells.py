@@ -126,7 +126,7 @@ def test_reader_of_records_in_01(
 
 @pytest.mark.parametrize("mistake", nb01.CHANGED_MISTAKES, ids=lambda mistake: mistake[1])
 def test_wrong_changed_of_01_gets_its_diagnosis(mistake: Any, capsys) -> None:
-    assert nb01.check_changed(mistake[0]) is nb01.changed
+    assert nb01.check("changed", mistake[0]) is nb01.changed
     assert mistake[1] in capsys.readouterr().out
 
 

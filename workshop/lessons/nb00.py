@@ -27,6 +27,10 @@ def training_hours(images: float, epochs: float, rate: float) -> float:
 HOURS_MISTAKES: tuple[Mistake, ...] = (
     (lambda images, epochs, rate: images * epochs / rate,
      "These are seconds.", "Divide by 3,600."),
+    (lambda images, epochs, rate: images * epochs / rate / 60,
+     "These are minutes.", "Divide by 60 again."),
+    (lambda images, epochs, rate: images * 90 / rate / 3600,
+     "It has 90 epochs, whatever `epochs` is.", "Use the argument."),
     (lambda images, epochs, rate: images / rate / 3600,
      "The epochs are missing.", "Each epoch uses all images once."),
     (lambda images, epochs, rate: images * epochs * rate / 3600,

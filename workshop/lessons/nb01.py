@@ -38,7 +38,6 @@ LABEL_MISTAKES: tuple[Mistake, ...] = (
     (lambda folders: {name: label for label, name in enumerate(sorted(folders, key=str.lower))},
      "Capital letters are sorted as small ones.", "Sort as sorted(folders) does: Z before a."),
 )  # fmt: skip
-check = by_cases((labels, [(folders,) for folders in FOLDERS], LABEL_MISTAKES))
 
 
 def item(self: Any, i: int) -> tuple[Image.Image, int]:
@@ -208,10 +207,10 @@ CHANGED_MISTAKES: tuple[Mistake, ...] = (
 )  # fmt: skip
 
 
-def check_changed(yours: Function) -> Function:
-    """Return a learner's `changed` if it is right, else the finished one."""
-    cases = [(records, records.sums) for records in DAMAGED]
-    return choose_by_cases("changed", yours, changed, cases, CHANGED_MISTAKES, show=True)
+check = by_cases(
+    (labels, [(folders,) for folders in FOLDERS], LABEL_MISTAKES),
+    (changed, [(records, records.sums) for records in DAMAGED], CHANGED_MISTAKES),
+)
 
 
 def training_speed(runs: Path, data: Path) -> float:
