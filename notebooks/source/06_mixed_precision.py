@@ -163,17 +163,18 @@ axes.set(title=f"Gradients of outputs: {finding}", ylabel="share of gradients")
 axes.set(xlabel="magnitude, power of two", xlim=(-34, 22), ylim=(0, 0.13))
 workshop.figure(fig, alt="Histogram of the magnitudes of gradients, in powers of two.")
 print(f"{vanish:.1f}%; {predicted(guess)}")
+weights = torch.cat([weight.grad.flatten() for weight in model.parameters()])
+print(f"Largest: {gradients.abs().max():.2g} of the outputs', {weights.abs().max():.2g}", end=" ")
+print("of the weights' gradients")
 
 # %% [markdown]
 # Most gradients are below 2^-14, where `float16` has fewer bits or only zero. The fix: **multiply the loss** by a large number before the backward pass. By the chain rule, every gradient grows by the same factor, and the histogram moves to the right. Before the update, divide by it in `float32`. A power of two does not change the mantissa bits.
 #
-# *Gradients of weights* add up contributions from all pixels and images: the largest here is 35 times that of the outputs (figure). **Predict:** at which power of two do they first overflow?
+# *Gradients of weights* add up contributions from all pixels and images, so the largest is larger (last line above). **Predict:** at which power of two do they first overflow?
 
 # %%
 guess = None  # the power
-weights = torch.cat([weight.grad.flatten() for weight in model.parameters()])
-print(f"Largest: {gradients.abs().max():.2g} of the outputs', {weights.abs().max():.2g}", end=" ")
-print(f"of the weights' gradients; {predicted(guess)}")
+print(predicted(guess))
 for power in (0, 4, 8, 12, *range(16, 25)):
     zero = 100 * ((gradients * 2.0**power).half() == 0).float().mean().item()
     infinite = (weights * 2.0**power).half().isinf().sum().item()
