@@ -3,7 +3,7 @@
 #
 # In this course, you write one script that trains ResNet-50 v1.5, and make it faster, one change at a time. Before each change, you measure: *where is the time going now?* On one H100, these changes took an earlier version of the script from 1,080 to 4,107 images per second (recorded; figure at the end). On a laptop, you make the same changes with smaller images, and gain less.
 #
-# By the end, you will have trained and tested a network, and know what happens in a training step and why training is so expensive. You should know Python and the basics of deep learning: convolutions, losses and gradient steps. If you train networks regularly, run all cells and continue at [why training is expensive](#Why-training-is-expensive).
+# By the end, you will have trained and tested a network, and will know what happens in a training step and why training is so expensive. You should know Python and the basics of deep learning: convolutions, losses and gradient steps. If you train networks regularly, run all cells and continue at [why training is expensive](#Why-training-is-expensive).
 #
 # **Time:** 30 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 2 minutes to run, plus a minute if the set-up has not generated the images
 
@@ -73,7 +73,7 @@ guess = None  # your number, in percent
 #   --data-root "$DATA" --seed $SEED --model-prefix first --report "run-$(date +%s).json" 2>&1
 
 # %% [markdown]
-# Lines that begin with `--` list the main settings, with reasons. `top-1` is the percentage of images whose highest-scoring class is right; for training images, it is lower: an average over the epoch, on random crops. The learning rate drops to a tenth after 1/3, 2/3 and 8/9 of the run, so late epochs change little.
+# Lines that begin with `--` list the main settings, with reasons. `top-1` is the percentage of images whose highest-scoring class is right; for training images, it is lower, because it is an average over the whole epoch and the crops are random. The learning rate is divided by ten after 1/3, 2/3 and 8/9 of the run, so late epochs change little.
 #
 # The next cell classifies all validation images; `first $EPOCHS` names the weights that training saved. **Predict** the most frequent mistake.
 
@@ -93,7 +93,7 @@ files, probabilities = found["names"], found["probabilities"]
 truth = np.array([Path(file).parent.name for file in files])
 answers, sure = found["classes"][probabilities.argmax(1)], probabilities.max(1)
 wrong = np.flatnonzero(answers != truth)
-print(f"You expected {'?' if guess is None else guess}%; most often, {pair or '?'}.")
+print(f"You expected {'?' if guess is None else guess}% right; most often wrong: {pair or '?'}")
 top1 = 100 * (1 - len(wrong) / len(files))
 session.note("first_top1", top1, "%", "accuracy of your first run")
 (((sign, answer), often),) = Counter(zip(truth[wrong], answers[wrong], strict=True)).most_common(1)
@@ -106,7 +106,7 @@ alt = ", ".join(f"{truth[i]} as {answers[i]}" for i in surest)
 workshop.figure(fig, alt=f"The mistakes of which the network is surest: {alt}")
 
 # %% [markdown]
-# These are the mistakes the network is surest of. What do the confused signs share?
+# These are the mistakes the network is surest of. What do the confused signs share: colour, shape, or neither?
 #
 # ## Change one thing
 #
@@ -131,16 +131,16 @@ for run in runs:
     print(f"{network}, batch {batch}, {workers} worker(s), seed {used}: {total:.0f} s,", end=" ")
     print(f"{wait:.0f} s ({wait / total:.0%}) waiting for images and {total - wait:.0f} s", end=" ")
     print(f"computing, plus validation; top-1 {top1:.1f}%")
-print(f"You expected {waiting or '?'}% of waiting with workers and without.")
+print(f"You expected waiting to take, in %, with workers and without: {waiting or '?'}")
 
 # %% [markdown]
-# Without workers, decoding and computing take turns, so all decoding is waiting. With them, steps wait only if decoding is slower, and at the start of each epoch, when no batch is ready yet. On a GPU, waiting is the most that a faster input can save. Compare the rest of the time, too: if it is longer with workers on a CPU, they slowed the network, as both need the cores.
+# Without workers, decoding and computing take turns, so all decoding is waiting. With them, steps wait only if decoding is slower, and at the start of each epoch, when no batch is ready yet. On a GPU, waiting is the most that a faster input can save. Compare the computing time, too: if it is longer with workers on a CPU, the workers slowed the network, because both need the cores.
 #
-# **Your turn:** change the batch instead. **Predict:** with 8 images per step, how many steps per epoch? Does the run take longer? Is the network more accurate? Copy the last training command to the cell below, replace `-b 32` with `-b 8`, delete `--data-nthreads 0`, and run it and the cell above again. Seeds alone change the top-1, that of ResNet-50 by up to 4 points (10 seeds): confirm a difference with `--seed 1` instead of `--seed $SEED`, once with each batch.
+# **Your turn:** change the batch instead. **Predict:** with 8 images per step, how many steps per epoch? Does the run take longer? Is the network more accurate? Copy the last training command to the cell below, replace `-b 32` with `-b 8`, delete `--data-nthreads 0`, and run it and the cell above again. The seed alone changes the top-1, too: by up to 4 points for ResNet-50 (10 seeds). Before you believe a difference, repeat both batches with `--seed 1` instead of `--seed $SEED`.
 #
-# <details><summary>Why?</summary>An epoch has 300 steps. Four times as many steps at a quarter of the learning rate should end about as accurate (*linear scaling*). But each step has a fixed cost, so the run takes longer. Notebook 02 explains both.</details>
+# <details><summary>Why?</summary>An epoch has 300 steps. Four times as many steps at a quarter of the learning rate should end about as accurate (*linear scaling*). But each step has a fixed cost, so the run takes longer. Notebook 02 explains both. On a GPU, steps of <code>tiny</code> may mostly wait for images or for kernels to be launched; then ResNet-50 takes far less than 36 times as long.</details>
 #
-# If you have a GPU, then restore `-b 32` and delete `--network tiny` to train ResNet-50. **Predict** how much longer it takes, with 36 times the work per image.
+# If you have a GPU, restore `-b 32` and delete `--network tiny` to train ResNet-50. **Predict** how much longer it takes, with 36 times the work per image.
 
 # %% language="bash" magic_args="-e"
 # # your predictions: steps per epoch: ?  seconds: ?  top-1: ?
@@ -203,7 +203,7 @@ print(f"You expected {expected or '?'} hours.")
 workshop.table(rows, ["", "images/s", "hours", "needs MB/s", "TFLOP/s", "peak, TFLOP/s", "of peak"])
 
 # %% [markdown]
-# (V100: published; H100: measured, its peak of 681 TFLOP/s too.) In FP32, arithmetic explains most of the time: the V100 reaches 63% of its peak, and needs over three days. In FP16, it explains much less: the V100 reaches 28% of its peak, the H100 17% (12% of the 989 in its data sheet). Where does the rest of the time go? That is the course's question. And on your machine?
+# (The V100's numbers are published; the H100's are measured, including its peak of 681 TFLOP/s.) In FP32, arithmetic explains most of the time: the V100 reaches 63% of its peak, and needs over three days. In FP16, it explains much less: the V100 reaches 28% of its peak, the H100 17% (12% of the 989 in its data sheet). Where does the rest of the time go? That is the course's question. The next cell computes the rate of your latest run; notebook 06 measures your machine's peak.
 
 # %%
 env, speeds = runs[-1]["env"], runs[-1]["metrics"]["train.total_ips"]  # without first steps
@@ -212,10 +212,11 @@ flops, size = env["model_flops"]["per_image"], env["axes"]["image_shape"]["value
 print(f"your latest run: {rate:,.0f} images/s, {rate * flops / 1e12:.2g} TFLOP/s", end=" ")
 print(f"({network}, {size} px: 1/{work / flops:,.0f} of the work per image)")
 seconds = 3600 * training_hours(len(train), len(speeds), rate)
-print(f"At this rate it takes {seconds:.0f} s; with each epoch's first step, {total:.0f} s.")
+print(f"At this rate, your formula gives {seconds:.1f} s;", end=" ")
+print(f"with each epoch's first step, it took {total:.1f} s.")
 
 # %% [markdown]
-# The published runs took 82.0 and 22.9 hours, 2 to 3% more than by the formula: FP16, with a larger batch, is 3.6 times as fast. The H100's images were synthetic; with real ones and batch 128, the course's script reached 4,107 per second. Eight V100s train 10,263.2 images/s (published), 7.1 times as many as one: they exchange gradients, and share the storage, which must deliver 1.2 GB/s.
+# The published runs took 82.0 and 22.9 hours, 2 to 3% more than the formula gives. FP16, with a larger batch, is 3.6 times as fast. The H100's images were synthetic; with real ones and batch 128, the course's script reached 4,107 per second. Eight V100s train 10,263.2 images/s (published), only 7.1 times as many as one: they exchange gradients and share the storage, which must deliver 1.2 GB/s.
 #
 # **Try it:** how many V100s would finish in one hour in FP16, if each adds its full speed? And if each adds an eighth of the speed of eight?
 #
@@ -223,7 +224,7 @@ print(f"At this rate it takes {seconds:.0f} s; with each epoch's first step, {to
 #
 # ## Where the course goes
 #
-# Below are the notebooks and the speeds of published runs and the course's script. Its first version waits for images: DALI alone takes it past the V100 in FP16. Once your script has run, the figure shows yours instead.
+# Below are the notebooks and the speeds of published runs and the course's script. The first version waits for images: DALI alone takes the script past one V100 in FP16. Once your own script has run, the figure shows its speeds instead.
 
 # %%
 workshop.course_map()

@@ -74,7 +74,7 @@ print("classes:", ", ".join(sorted(per_class)))
 #
 # A network knows its classes only by number, so each number must mean the same class in training and validation; [otherwise, validation accuracy collapses](../docs/troubleshooting.md#validation-accuracy-is-01-labels-differ-from-training). The rule: **the label is the index of the folder's name in sorted order**, counted from 0. **Your turn:** write it.
 #
-# The rule has a weakness. Suppose a copy was interrupted, and val has no `deer` folder. **Predict:** what accuracy would a perfect model score on val? Replace the `"?"` in the cell after your function, and each one below, by your prediction.
+# The rule has a weakness. Suppose a copy was interrupted, and val has no `deer` folder. **Predict:** what accuracy would a perfect model score on val? In the cell after your function, and in later ones, replace `"?"` with your prediction.
 
 
 # %%
@@ -101,7 +101,7 @@ print(f"A perfect model would score {perfect:.1f}% top-1; you expected {guess}%.
 #
 # ## Pack with `im2rec`
 #
-# Training from the folder works, so why pack it? One file is easier to copy, check and delete than a million, and opening a million takes time. You measure below how much.
+# Training from the folder works, so why pack it? One file is easier to copy, check and delete than a million, and opening a million takes time. Below, you measure how long.
 #
 # Notebook 00 trained from RecordIO, MXNet's format. MXNet was retired in 2023, but DALI [still reads it](https://docs.nvidia.com/deeplearning/dali/user-guide/docs/operations/nvidia.dali.fn.readers.mxnet.html). RecordIO is simple, so you read it byte by byte here; TFRecord, in notebooks 04 and 05, is similar. Today you will more often meet MosaicML's MDS, Parquet, or WebDataset (tar files, below): all put many samples into one file.
 #
@@ -191,7 +191,7 @@ with tarfile.open(shards[0]) as tar:
 #
 # The next cell reads all validation images, without decoding them, in four ways: files and records in random order, as training shuffles them, then records and tar shards from front to back. They take turns, first **warm** (the data is in memory), then **cold** (after the operating system is asked to drop it, on Linux only; the caches of a disk, host or server stay). The dashed line is eight V100s' published training speed.
 #
-# **Predict** three factors, warm and cold: what do packing alone and order alone gain, and is tar as fast as records?
+# **Predict** three factors, each warm and cold: how much do you gain from packing alone and from order alone, and is tar as fast as records?
 
 # %%
 import random
@@ -286,11 +286,11 @@ whole, parsing = 1e6 / max(rates["warm"]["tar in order"]), 1e6 * min(headers) / 
 print(f"warm, at best: of tar's {whole:.0f} µs per image, Python spends {parsing:.0f} on headers")
 
 # %% [markdown]
-# A ratio is the median of the turns, with its range; a difference is clear if all turns, at least five, are on the same side of 1, so one slow turn can hide it. If a bar's dots form two groups, the disk or the virtual machine changed speed. *Records at random* reads from a file that is already open; *files at random* opens one per image. In order, the system reads cold data ahead; a warm difference cannot come from storage. **Try it** on Linux: `os.posix_fadvise(records.file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)` switches read-ahead off; call it and run the last two cells again (`os.POSIX_FADV_NORMAL` switches it on). Tar pays for Python, which parses two headers per image.
+# Each ratio is the median over the turns, with the range. A difference is clear if there are at least five turns, all on the same side of 1, so a single slow turn can hide it. If a bar's dots form two groups, the disk or the virtual machine probably changed speed. *Records at random* reads from a file that is already open; *files at random* opens one per image. In order, the system reads cold data ahead; a warm difference cannot come from storage: what is left is the processor, whose caches also prefer neighbouring data (not tested here). **Try it** on Linux: `os.posix_fadvise(records.file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)` switches read-ahead off; call it and run the last two cells again (`os.POSIX_FADV_NORMAL` switches it on). Tar is slower because Python parses two headers per image.
 #
 # ## Would you pack?
 #
-# Packing creates a second copy, which you must rebuild whenever the data changes. For speed, one comparison decides: can your readers open and read files as fast as training uses images? Here, even "cold" files are cheap to open, as `forget` has just opened them. On shared storage, opening a file takes a round trip over the network. `open_slowly` simulates one of 1 ms, on a server that never gets busy; a real one serves all ranks and all users. The training speeds below: the recorded H100 trained ResNet-50 at 224 px in PyTorch's eager mode, the published GPUs in NVIDIA's tuned MXNet.
+# Packing creates a second copy, which you must rebuild whenever the data changes. For speed, one question decides: can your readers open and read files as fast as training uses images? Here, even "cold" files are cheap to open, as `forget` has just opened them. On shared storage, opening a file takes a round trip over the network. `open_slowly` simulates one of 1 ms, on a server that never gets busy; a real one serves all ranks and all users. As for the training speeds below, the recorded H100 trained ResNet-50 at 224 px in PyTorch's eager mode; the published GPUs used NVIDIA's tuned MXNet.
 #
 # **Your turn:** measure how well readers scale. Call `open_file(file)` for each file in a `ThreadPoolExecutor` with `readers` threads, and return files per second. **Predict** the rates.
 
@@ -313,7 +313,7 @@ def reading_rate(open_file, files, readers):
 reading_rate = nb01.check_rate(reading_rate)
 guess = {1: "?", 8: "?", 32: "?"}  # files/s with so many readers
 users = {
-    "notebook 00's fastest run (64 px)": nb01.training_speed(session.runs, session.data_root),
+    "notebook 00's network (64 px)": nb01.training_speed(session.runs, session.data_root),
     "one H100 (recorded)": session.results["h100.float16.ips"].value,
     "8 V100s (published)": needed,
     "8 H100s (published)": session.results["published.h100.8gpu.ips"].value,
@@ -331,7 +331,7 @@ for readers, expected in guess.items():
 # %% [markdown]
 # The readers' waits overlap, so eight are several times as fast as one. If 32 are no faster, the limit is not the simulated storage, which has none. If cores are free, it is Python's lock (the GIL): use more processes. Packing gains no speed if readers are faster than training: for which of the four would you pack?
 #
-# <details><summary>Answer</summary>For speed, only for those that are in no line above: no number of readers was always enough for them. Even then, try processes first.</details>
+# <details><summary>Answer</summary>For speed, only for those that no line above names: no number of readers was always enough for them. Even then, try processes first.</details>
 #
 # **Try it** on shared storage: call `reading_rate(Path.read_bytes, files, 8)` with 1,000 files that have not been read recently.
 #
@@ -382,7 +382,7 @@ print(f"This machine has {session.machine.cores}; you expected {guess} for 8 H10
 session.note("one_core", float(one), "img/s", "read and decoded on one core, without a crop")
 
 # %% [markdown]
-# Decoding takes nearly all of the time (the cache is warm), so no record format helps. Training also crops and scales; loaders that decode only the crop win some of that back. If a machine lacks cores, let the GPU decode (notebook 05), or store smaller images.
+# Decoding takes nearly all of the time (the cache is warm), so no record format helps. Training also crops and scales; loaders that decode only the crop save some of that. If a machine lacks cores, let the GPU decode (notebook 05), or store smaller images.
 #
 # Quality 95 hardly changes the size here, but changes the pixels: the error is the mean change of a colour value, after scaling back. Resizing removes detail: NVIDIA's recipe enlarges crops of as little as 5% of the area (torchvision's default: 8%) to 224 × 224. From a 500 × 375 image, such a crop has about 97 × 97 real pixels, but only 66 × 66 after resizing to 256.
 #
@@ -443,7 +443,7 @@ workshop.figure(fig, alt="An image, and its copy, damaged by a flipped bit")
 # %% [markdown]
 # CMYK, grey and PNG files decode, but not always to three channels: convert all to RGB. The cut file fails only when its pixels are read, not in `Image.open`. Decoders miss most flipped bits. Many hardly change the image; others discolour everything after them, as JPEG stores each block's mean as the difference from the previous block's. RecordIO has no checksums, so this project's `im2rec` also writes `PREFIX.crc`, with the byte at which each record starts and a checksum of its content; MXNet and DALI ignore it.
 #
-# **Your turn:** write `changed`, which finds the damaged records. The checksum is a CRC-32C, `google_crc32c.value(content)`; TFRecord uses it, too (notebook 04). The next cell flips one bit in a copy of the records.
+# **Your turn:** write `changed`, which finds the damaged records. The checksum is a CRC-32C: `google_crc32c.value(content)`. TFRecord uses CRC-32C, too (notebook 04). The next cell flips one bit in a copy of the records.
 
 
 # %%
@@ -451,9 +451,9 @@ import google_crc32c
 
 
 def changed(records, sums):
-    """Return the numbers of the records whose content has another checksum than in `sums`.
+    """Return each `i` for which the content of record `i` has a checksum other than in `sums`.
 
-    `sums` is a dictionary: the checksum for each of `records.offsets`.
+    `sums` is a dictionary from each of `records.offsets` to the record's checksum.
     """
     return None  # your code
 
@@ -465,10 +465,11 @@ damaged = np.memmap("damaged/val.rec", dtype=np.uint8, mode="r+")  # writes go t
 damaged[len(damaged) // 2] ^= 1
 damaged.flush()
 sums = dict(np.loadtxt("damaged/val.crc", dtype=np.int64).tolist())
-print("damaged:", changed(Records("damaged/val"), sums), "of", len(records), "records")
+for i in changed(Records("damaged/val"), sums):
+    print(f"damaged: record {i} of {len(records)}, at byte {records.offsets[i]:,}")
 
 # %% [markdown]
-# The next cell runs `verify` on this copy, with and without `val.crc`, then packs the odd files. **Predict:** which odd files does packing refuse, and which does `verify` report?
+# The next cell runs `verify` on this copy, with and without `val.crc`, then packs the odd files. (`verify` names a record by its key, the number in the index; compare the offset.) **Predict:** which odd files does packing refuse, and which does `verify` report?
 
 # %% language="bash" magic_args="-e"
 # # your prediction: ?

@@ -75,7 +75,7 @@ waiting = ms["waiting"] / sum(ms.values())
 print(f"Waiting is {waiting:.0%} of a traced step. Without it: {1 / (1 - waiting):.2f} × the speed")
 
 # %% [markdown]
-# On a CPU, `waiting` is the time in which the loop loads images, so this is the headroom again: a rougher estimate, from three early steps, slowed by the profiler. On a GPU, it is all the time in which the GPU is idle, whatever it waits for: an upper bound. Without workers, the times of loading and computing add up: if the loader is *r* times as fast as the step, the headroom is about 1 + 1/*r*, unless they compete for the same cores.
+# On a CPU, `waiting` is the time in which the loop loads images, so this is the headroom again: a rougher estimate, from three early steps, slowed by the profiler. On a GPU, it is all the time in which the GPU is idle, whatever it waits for: an upper bound. Without workers, the times of loading and computing add up: if the loader is *r* times as fast as the step, the headroom is about 1 + 1/*r*, or more if each slows down the other, for example by evicting its data from the caches.
 #
 # A range as wide as 0.6 to 1.5 means that something else was running: close it, and run the cell again. If your headroom is close to 1, leave the loader alone. **Otherwise**, set `WORKERS` to your number of cores and run the cell again; on a CPU, workers take cores from the step. If much headroom is left, [docs/troubleshooting.md](../docs/troubleshooting.md#the-gpu-waits-for-data-or-dali-is-not-faster) shows how to find the slow part.
 #
@@ -83,7 +83,7 @@ print(f"Waiting is {waiting:.0%} of a traced step. Without it: {1 / (1 - waiting
 #
 # ## A simulated V100: the cheap fixes first
 #
-# Without a GPU, your step is so slow that the loader hardly matters. So from here to your next rung, a **simulated V100** takes its place: it sleeps as long as a V100 takes at its published 1,443 images/s (the loop's overhead adds a little). If you have a GPU, it trains ResNet-50 in mixed precision instead.
+# Without a GPU, your step is so slow that the loader hardly matters. So from here to your next rung, a **simulated V100** takes its place: it sleeps as long as a V100 takes at its published 1,443 images/s (the loop's overhead adds a little). If you have a GPU, it runs both passes of ResNet-50 in mixed precision instead.
 #
 # Before you replace a loader, configure it. Here is an ordinary one: `DataLoader` with Pillow, and your script's random crop. The loaders take **turns**, so a change in the machine's load affects all of them.
 
@@ -245,7 +245,7 @@ if DALI:
 # %% [markdown]
 # ### What each operator costs
 #
-# What could a faster decoder gain? The next cell cuts off the graph after each operator and measures **CPU time**, which excludes waiting for a busy core. *Decode the crop* is a fused operator, which decodes only that part: about half of the image. **Predict:** what share of the graph's time is decoding, how many times as fast would the graph be if decoding cost nothing, and what share of decoding is left with the fused operator?
+# What could a faster decoder gain? The next cell cuts off the graph after each operator and measures **CPU time**, which excludes waiting for a busy core. *Decode the crop* is a fused operator, which decodes only the crop: about half of the image. **Predict:** what share of the graph's time is decoding, how many times as fast would the graph be if decoding cost nothing, and what share of decoding is left with the fused operator?
 
 
 # %%
@@ -282,7 +282,7 @@ if DALI:
     limit = workshop.ratio(graph / (graph - decode + read))
     left = workshop.ratio((part - read) / (decode - read))
     print(f"Decoding, as a share of the graph: {share}{predicted(guesses['decoding'])}")
-    print(f"If decoding cost nothing, the graph would gain {limit}{predicted(guesses['limit'])}")
+    print(f"Speed-up of the graph if decoding cost nothing: {limit}{predicted(guesses['limit'])}")
     print(f"Decoding the crop over decoding the image: {left}{predicted(guesses['left'])}")
 
 # %% [markdown]
@@ -290,7 +290,7 @@ if DALI:
 #
 # ### When and where to decode
 #
-# DALI prefetches: it prepares the next batches while you train. With `device="mixed"`, the CPU unpacks the codes and the GPU does the rest. An A100 or H100 also has a JPEG engine, which decodes a share of the images on its own ([`hw_decoder_load`](https://docs.nvidia.com/deeplearning/dali/user-guide/docs/operations/nvidia.dali.fn.decoders.image.html)). Each pipeline below decodes while the device works on the cached batch. **Predict:** what does prefetching gain?
+# DALI prefetches: it prepares the next batches while you train. With `device="mixed"`, the CPU unpacks the codes and the GPU does the rest. An A100 or H100 also has a JPEG engine, which decodes a share of the images on its own ([`hw_decoder_load`](https://docs.nvidia.com/deeplearning/dali/user-guide/docs/operations/nvidia.dali.fn.decoders.image.html)). Each pipeline below decodes one batch per step, and the device works on the cached batch. **Predict:** how many times as fast is the loop with prefetching?
 #
 # **Your turn:** write `only_crop`, with the fused operator. `place` is its `device`.
 
@@ -305,7 +305,7 @@ def only_crop(jpegs, size, place):
     return None  # your code: fn.decoders.image_random_crop and fn.resize
 
 
-guess = None  # your number: what prefetching gains
+guess = None  # your number: the speed-up from prefetching
 if DALI:
     only_crop = nb05.check_only_crop(only_crop)
 
@@ -329,16 +329,17 @@ if DALI:
     rows = [[name, np.median(values), min(values), max(values)] for name, values in rates.items()]
     workshop.table(rows, ["decoder", "median", "least", "most"], "images/s with the step")
     gain = workshop.ratio(np.divide(rates["CPU"], rates["CPU, no prefetch"]))
-    print(f"The device alone: {needed:,.0f} images/s. Prefetching gains {gain}{predicted(guess)}")
+    print(f"The device alone: {needed:,.0f} images/s.", end=" ")
+    print(f"Speed-up from prefetching: {gain}{predicted(guess)}")
     second, fastest = sorted(rates, key=lambda name: np.median(rates[name]))[-2:]
     print(f"{fastest} over {second}: {workshop.ratio(np.divide(rates[fastest], rates[second]))}")
 
 # %% [markdown]
-# Without prefetching, the times of decoding and training add up; with it, a step takes as long as the slower of the two. So prefetching can at most double the speed, and only if both take equally long (turns scatter). Use the fastest row's decoder in your script; if two do not differ clearly, the simpler one.
+# Without prefetching, the times of decoding and training add up; with it, a step takes as long as the slower of the two. So prefetching can at most double the speed, and only if both take equally long (a single turn can exceed that by chance). Use the fastest row's decoder in your script. If two do not differ clearly, either will do; on a CPU, the one that took less CPU time above leaves more for the step.
 #
 # ## A fair comparison
 #
-# Compare DALI, with the fastest median above, with two `DataLoader`s: the one with Pillow, and one in which simplejpeg decodes and PyTorch resizes. All take nearly the same crops, resize with antialiasing, and use one thread or process per core. The `DataLoader`s open files and DALI reads your shards, all in the page cache by now. **Predict:** how many times as fast as each `DataLoader` is DALI?
+# Compare DALI, using the decoder with the highest median above, with two `DataLoader`s: the one with Pillow, and one in which simplejpeg decodes and PyTorch resizes. All take nearly the same crops, resize with antialiasing, and use one thread or process per core. The `DataLoader`s open files and DALI reads your shards, all in the page cache by now. **Predict:** how many times as fast as each `DataLoader` is DALI?
 
 
 # %%
@@ -376,10 +377,10 @@ title = f"{fastest_ones}: {medians[best] / needed:.0%} of what the device needs"
 fig.suptitle(title, x=0.01, ha="left")
 workshop.figure(fig, alt=f"Images per second: {medians}. The device alone: {needed:.0f}.")
 note = f"{fastest_ones}, {medians[best]:,.0f} images/s"
-session.note("fastest_loader", note, "", "The fastest loader (or: no clear difference)")
+session.note("fastest_loader", note, "", "Fastest loader")
 
 # %% [markdown]
-# On a CPU, all use the same cores for the same JPEGs, but they differ in their decoders and resizers, in threads or processes, in how they share out a batch, and in how much of each image they decode. If `simplejpeg` is clearly faster, keep `FasterSigns` for scripts without shards. A loader whose bar ends left of the dashed line cannot feed the device: use more cores, store smaller images, or decode on other hardware. On a GPU, `mixed` also takes time from the training: trust the table above.
+# On a CPU, all use the same cores for the same JPEGs, but they differ in their decoders and resizers, in using threads or processes, in how they divide a batch among the cores, and in how much of each image they decode. If `simplejpeg` is clearly faster, keep `FasterSigns` for scripts without shards. A loader whose bar ends left of the dashed line cannot feed the device: use more cores, store smaller images, or decode on other hardware. On a GPU, `mixed` also takes time from the training: trust the table above.
 #
 # A loader can also be faster because it resizes without antialiasing. But then [its images differ from Pillow's](../docs/troubleshooting.md#accuracy-is-lower-with-dali-images-are-resized-differently), in one example by 21 of 255 levels.
 #
@@ -436,7 +437,7 @@ else:
 workshop.ladder.changes("3_dali")  # the finished edit
 
 # %% [markdown]
-# Rung 2 uses workers now, so on a GPU its headroom bounds the gain. **Predict** DALI's speed-up over rung 2.
+# Rung 2 now loads with workers. On a GPU, the headroom that you measured with workers is the most that DALI can gain; on a CPU, both loaders take cores from the step. **Predict** DALI's speed-up over rung 2.
 
 # %%
 guess = None  # your number

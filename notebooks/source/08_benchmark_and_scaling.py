@@ -127,11 +127,11 @@ measure = nb08_checks.check_clock(measure, "clock.py")
 # %% [markdown]
 # ## Seven mistakes
 #
-# Most experiments below take *n* ratios of a wrong result to a right one, in turns if possible. The rule of this course, `workshop.ratio`: a difference is clear if *n* ≥ 5 and all ratios are on one side of 1. With *n* = 5, two equally fast variants look clearly different in 1 of 16 comparisons, so repeat one before you act on it. **Predict** for each mistake the ratio of wrong to right: 2 means twice the right one.
+# Most experiments below compute *n* ratios of a wrong result to a right one, in turns if possible. The rule of this course, `workshop.ratio`: a difference is clear if *n* ≥ 5 and all ratios are on one side of 1. With *n* = 5, two equally fast variants look clearly different in 1 of 16 comparisons, so repeat one before you act on it. For each mistake, **predict** the ratio of wrong to right.
 #
 # ### 1. No warm-up, and a clock that does not wait
 #
-# The first steps allocate memory and choose kernels. On a GPU, `step` returns as soon as its work is queued. On a CPU, it returns when it is done, so the next cell runs it in a thread, which stands in for the queue. (A step may be slower there: compare only within a line.)
+# The first steps allocate memory and choose kernels. On a GPU, `step` returns as soon as its work is queued. On a CPU, it returns when it is done, so the next cell runs it in a thread, which stands in for the queue.
 
 
 # %%
@@ -205,14 +205,14 @@ print(f"your warm steps: the best of 5 is {above:.1%} above the mean")
 # %% [markdown]
 # ### 3. Batch 208 versus batch 96
 #
-# NVIDIA's table (see [below](#Predict-GPUs-you-do-not-have)) reports FP16 as 3.6 times as fast as FP32 on a V100, but with 208 images per step instead of 96. What you compare must have the same batch, and **take turns**, so that a slowdown affects all of it.
+# NVIDIA's table (see [below](#Predict-GPUs-you-do-not-have)) reports FP16 as 3.6 times as fast as FP32 on a V100, but with 208 images per step instead of 96. Everything you compare must have the same batch and **take turns**, so that a slowdown affects all.
 #
 # **Your turn: write `in_turns`**, in two or three lines. `once(work)` measures a `work` once, and `works` is a list of them.
 
 
 # %%
 def in_turns(works, turns, once):
-    """Return an array (turns, works) of what `once(work)` returns; the works take turns."""
+    """Return what `once(work)` returns, as an array (turns, works); the works take turns."""
     return None  # your code
 
 
@@ -233,6 +233,8 @@ print(
 show("3. unequal batches", (batch / half_s) / (fewer / small_s), full_s / half_s, guess, "times")
 
 # %% [markdown]
+# The larger batch's own gain was credited to 16 bits.
+#
 # ### 4. A sweep
 #
 # A **sweep** runs each batch size once. The one below divides the number of images by the seconds of its second epoch; the first warms up. **Predict** which batch is fastest.
@@ -251,15 +253,15 @@ for size in (big // 2, big, 100_000):
         wait()
     rate = len(data) / (time.perf_counter() - begin)
     print(f"batch {size:,}: {rate:,.0f} img/s, training steps: {len(loader)}")
-print(f"you predicted {guess}")
+print(f"you predicted {guess or '?'}")
 torch.cuda.empty_cache()  # the processes below need the memory
 
 # %% [markdown]
-# The largest batch was never full, so nothing was trained. Count what was done.
+# The largest batch was never full, so nothing was trained. Always count what was done.
 #
 # ### 5. A stale report
 #
-# NVIDIA's benchmark starts one run per batch, ignores the exit status, and reads the report file. Suppose [the run fails](../docs/troubleshooting.md#a-benchmark-reports-0-imagess-or-nothing), and yesterday's report is there:
+# NVIDIA's benchmark starts one run per batch, ignores the exit status, and reads the report file. Suppose [the run fails](../docs/troubleshooting.md#a-benchmark-reports-0-imagess-or-nothing), and yesterday's report is still there:
 
 # %% language="bash" magic_args="-e"
 # echo '{"metrics": {"train.total_ips": [1442.6]}}' > report.json  # yesterday's
@@ -276,7 +278,7 @@ torch.cuda.empty_cache()  # the processes below need the memory
 #
 # While you validate or save, the `DataLoader` fills its queue, and a short epoch then only drains that queue.
 #
-# In [NVIDIA's commands](../docs/recipes.md#what-the-published-speeds-measured), `--num-examples 25600` sets the length of DALI's iterator: with eight GPUs, that means about six restarts in 100 timed iterations (by its source code). For 6, the next cell times 3 batches after a pause, then 10 after the queue is empty; for 7, epochs of 10 batches and one long epoch. A restart starts new processes with an empty queue; with `persistent_workers`, the processes stay, as DALI's threads do.
+# In [NVIDIA's commands](../docs/recipes.md#what-the-published-speeds-measured), `--num-examples 25600` sets the length of DALI's iterator: with eight GPUs, that means about six restarts in 100 timed iterations (according to its source code). For 6, the next cell times 3 batches after a pause, then 10 after the queue is empty; for 7, epochs of 10 batches and one long epoch. A restart starts new processes with an empty queue; with `persistent_workers`, the processes stay, as DALI's threads do.
 
 # %%
 from PIL import Image
@@ -317,7 +319,7 @@ show("7. restarts", restarts, without, guesses[7])
 show("7. restarts, persistent workers", persistent, without)
 
 # %% [markdown]
-# Time more batches than the queue holds. Include restarts only if your training has them. If only the first ratio of 7 is clear, starting processes is what costs. If that of 6 or both of 7 are not clear, rerun the cell.
+# Time more batches than the queue holds. Include restarts only if your training has them. If only the first ratio of 7 is clear, the cost is that of starting processes. If the ratio of 6 or both of 7 are unclear, rerun the cell.
 #
 # ## Before you buy: tune one device
 #
@@ -327,9 +329,9 @@ show("7. restarts, persistent workers", persistent, without)
 # - on a GPU, cuDNN's fastest kernels and 16-bit gradients on the wire: `hvd.Compression.fp16`, or `fp16_compress_hook` in DDP's `register_comm_hook`;
 # - on a CPU, `torch.set_num_threads`: the cores divided by `hvd.local_size()`, or by torchrun's variable `LOCAL_WORLD_SIZE`.
 #
-# Rung 6 adds `torch.compile` ([if it recompiles in every step](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step)). (Recorded H100s, batch 256: 5,810 img/s compiled, 4,833 without.)
+# Rung 6 adds `torch.compile` ([what if it recompiles in every step?](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step)). (Recorded H100s: 5,810 img/s compiled, 4,833 without.)
 #
-# Change `runs/train.py` (if missing, the next cell copies rung 4) before you open the first diff. **Predict** rung 5's speed-up over rung 4 as `guess`, then run all rungs in turns. (Without any of these settings, the finished script runs instead. With fewer than two GPUs, each rung has one rank, and rung 2 is left out. Rung 6, always the finished script, needs a GPU and `compiled = True`, above.)
+# Change `runs/train.py` (if it is missing, the next cell copies rung 4) before you open the first diff. **Predict** rung 5's speed-up over rung 4 as `guess`, then run all rungs in turns. (Without any of these settings, the finished script runs instead. With fewer than two GPUs, each rung has one rank, and rung 2 is left out. Rung 6, always the finished script, needs a GPU and `compiled = True`, above.)
 
 # %%
 from workshop import ladder
@@ -376,13 +378,13 @@ ladder.figure()
 # %% [markdown]
 # ## Where is the time going now?
 #
-# Compare rungs in the right half of the figure: its ratios are taken turn by turn. The bars on the left are medians of different turns and can mislead in either direction. If one dot is far from the others, something else ran: race again. With one rank on a CPU, rung 5 changes only the layout: expect little. (The recorded H100 gained 1.62, from the layout and cuDNN's fastest kernels.) Nearly everything is *compute*, which `--trace` opens up. On a CPU, a cheaper loader shortens *compute*, too. The MFU can fall although training gets faster: the peak is higher in 16 bits, but layers that only move bytes cannot use it.
+# Compare rungs in the right half of the figure: its ratios are taken turn by turn. The bars on the left are medians of different turns and can mislead in either direction. If one dot is far from the others, something else ran: race again. With one rank on a CPU, rung 5 changes only the layout: expect little. (The recorded H100 gained 1.62, from the layout and cuDNN's fastest kernels.) Nearly everything is *compute*, which `--trace` breaks down. On a CPU, a cheaper loader shortens *compute*, too. The MFU can fall although training gets faster: the peak is higher in 16 bits, but layers that only move bytes cannot use it.
 #
 # ## Predict several ranks, then explain
 #
 # In **weak scaling**, each rank keeps its batch, so the work grows. In **strong scaling**, they share a fixed batch, so each computes on fewer images per step, but exchanges just as many gradients.
 #
-# Ranks lose time because they **contend** for memory, caches, or a shared GPU, **wait** for the slowest, and **exchange** gradients. In turns, the script below times rank 0 *alone*, on its share of a CPU's cores; all ranks *together*, without any exchange; with a *barrier* after the backward pass; and with DDP's *exchange*. **Predict** the speed-up over one rank of *together*, *barrier* and *exchange*. ([if a collective hangs](../docs/troubleshooting.md#a-collective-times-out-although-every-rank-makes-it))
+# Ranks lose time because they **contend** for memory, caches, or a shared GPU, **wait** for the slowest, and **exchange** gradients. In turns, the script below times rank 0 *alone*, on its share of a CPU's cores; all ranks *together*, without any exchange; with a *barrier* after the backward pass; and with DDP's *exchange*. **Predict** the speed-up over one rank of *together*, *barrier* and *exchange*. ([What if a collective hangs?](../docs/troubleshooting.md#a-collective-times-out-although-every-rank-makes-it))
 
 # %%
 speedups = {"together": None, "barrier": None, "exchange": None}  # yours, in weak scaling
@@ -475,13 +477,16 @@ sizes, seconds = np.array(found["all_reduce"]).T
 alpha, beta = fit(sizes, seconds)
 sending = alpha + found["bytes"] / beta
 off = (alpha + sizes / beta) / seconds - 1
-print(f"α {1e6 * alpha:.0f} µs (below 0: noise), β {1e-9 * beta:.2f} GB/s:", end=" ")
+noise = " (noise: it cannot be below 0)" if alpha < 0 else ""
+print(f"α {1e6 * alpha:.0f} µs{noise}, β {1e-9 * beta:.2f} GB/s:", end=" ")
 print(f"{found['bytes'] / 1e6:.0f} MB of gradients take {1000 * sending:.0f} ms without overlap")
 fig, ax = plt.subplots(figsize=(5, 2.8), layout="constrained")
 ax.loglog(1e-6 * sizes, 1000 * seconds, "o", label="measured")
 ax.loglog(1e-6 * sizes, 1000 * (alpha + sizes / beta), "k-", label="α + S / β")
 ax.set(xlabel="S, the size of a message, MB", ylabel="ms, median")
-ax.set_title(f"The line is off by {np.median(abs(off)):.0%}, for 26 MB by {off[-1]:+.0%}")
+ax.xaxis.set_major_formatter("{x:g}")
+ax.yaxis.set_major_formatter("{x:g}")
+ax.set_title(f"Your line is {np.median(abs(off)):.0%} off (median), {off[-1]:+.0%} at 26 MB")
 ax.legend()
 workshop.figure(fig, alt="The time of an all-reduce by size, with your line.")
 
@@ -495,7 +500,8 @@ for ax, (name, count) in zip(axes, (("weak", big), ("strong", big // ranks)), st
     images = ranks * count / big  # over those of one rank
     speeds = {way: images * one_rank / seconds for way, seconds in times.items()}
     predicted = times["barrier"] + sending
-    workshop.ranges(ax, speeds, "compute", "{:.2f}")
+    named = {f"{ranks} × alone" if way == "alone" else way: speeds[way] for way in ways}
+    workshop.ranges(ax, named, "compute", "{:.2f}")
     ax.plot(np.median(images * one_rank / predicted), 3, "ks", mfc="none", ms=11)
     if name == "weak":
         ax.plot(list(speedups.values()), [1, 2, 3], "kD", mfc="none", ms=9)  # None is not drawn
@@ -519,7 +525,7 @@ both = [cause for name, cause in clear if name == "weak" and ("strong", cause) i
 print("Clear causes, in both measurements:", ", ".join(both) or "none")
 
 # %% [markdown]
-# *alone* times the number of ranks is the speed without losses. In strong scaling, it is lower if a smaller batch takes more than its share of the time; a faster network would not help. The × of a cause is (*alone* + cause) / *alone*, on rank 0. On a CPU, your clock (one process, all cores) may be faster than all ranks. If the exchange is clearly shorter than α-β, the backward pass hid part of it. If it is clearly longer, and the line within 20% at 26 MB, DDP's copies or slower computing add to it; `noop_hook`, as in notebook 03, separates them. Otherwise, you cannot tell. (One dot is far off? Something else ran: repeat from `bench.py` on.)
+# *alone* times the number of ranks is the speed without losses. In strong scaling, it is lower if a smaller batch takes more than its share of the time; a faster network would not help. The × of a cause is (*alone* + cause) / *alone*, on rank 0. On a CPU, your clock (one process, all cores) may be faster than all ranks. If the exchange is clearly shorter than α-β, the backward pass hid part of it. If it is clearly longer, and your line is within 20% at 26 MB, DDP's copies or slower computing add to it; `noop_hook`, as in notebook 03, separates them. Otherwise, you cannot tell. (One dot is far off? Something else ran: repeat from `bench.py` on.)
 #
 # ## Predict GPUs you do not have
 #
@@ -552,14 +558,14 @@ errors = np.abs([row[3:] for row in rows]).mean(axis=0)
 rows = [[*row[:2], *(f"{error:+.1f}" for error in row[3:])] for row in rows]
 rows.append(["mean absolute error", None, *(f"{error:.1f}" for error in errors)])
 workshop.table(rows, ["published", "GPUs", *models], "Error of the predicted speed, %")
-print(f"closest: {models[errors.argmin()]}; you expected {closest}")
+print(f"closest: {models[errors.argmin()]}; you expected {closest or '?'}")
 
 # %% [markdown]
 # Bandwidth and latency alone explain almost none of the V100s' loss. On the A100s, *perfect* misses the mixed-precision rows by 1.5 and 2.3%, *stragglers* by 5.1 and 6.7%. Over all eight rows, the last two err by 3 to 4% on average, with different causes. Neither is plausible: with the same links, *communication* needs 6 to 7% of the bandwidth in mixed precision but 20 to 33% in FP32; with the same GPUs, *stragglers* needs steps that vary by 7 to 17%, then by 3 to 4%. A model can predict a speed without explaining it. Only controls and a trace show *why* a step takes longer, such as the 18 ms of notebook 03.
 #
 # ## Decide
 #
-# What do 90 epochs of ImageNet cost on GPUs like yours if `network` (first code cell) connects the hosts? (Without: like the recorded H100.) **Predict** how many times as fast 16 GPUs are as 8 (`sixteen`). One GPU is assumed to compute as fast as your fastest rung with a clear gain. `rn50 scale` cannot separate causes: it attributes all loss that the wires do not explain to *stragglers*, fitted to the DGX-1 (too pessimistic for A100s), and assumes that loading keeps up. Nothing is fitted to H100s.
+# What do 90 epochs of ImageNet cost on GPUs like yours if `network` (first code cell) connects the hosts? (Without a GPU: like the recorded H100.) **Predict** how many times as fast 16 GPUs are as 8 (`sixteen`). One GPU is assumed to compute as fast as your fastest rung with a clear gain. `rn50 scale` cannot separate causes: it attributes all loss that the wires do not explain to *stragglers*, fitted to the DGX-1 (too pessimistic for A100s), and assumes that loading keeps up. Nothing is fitted to H100s.
 
 # %%
 sixteen = None  # your number: the speed of 16 GPUs over that of 8
@@ -576,18 +582,21 @@ cluster = f"--compute-ips {ips:.0f} --batch {gpu_batch} --network {network} --pr
 os.environ["CLUSTER"] = cluster
 
 # %% language="bash" magic_args="-e"
-# # stragglers are the only loss but the wires; "Your decision", below, adds other causes
+# # apart from the wires, stragglers are the only loss; "Your decision", below, adds other causes
 # rn50 scale --gpus 1,8,16,64,512 --dtype float16 --gradient-bytes 2 $CLUSTER
 
 # %% [markdown]
-# Weak scaling makes the global batch larger: how much accuracy does a batch of 65,536 lose, with a linearly scaled learning rate and five epochs of warm-up? Goyal et al. ran each batch size five times.
+# Weak scaling makes the global batch larger: **predict** how many points a batch of 65,536 loses, with a linearly scaled learning rate and five epochs of warm-up. Goyal et al. ran each batch size five times.
 
 # %%
+guess = None  # points of accuracy lost
 accuracies = [f"published.batch.{batch}.error" for batch in (256, 8192, 65536)]
 session.expect(dict.fromkeys(accuracies))
+lost = session.results[accuracies[-1]].value - session.results[accuracies[0]].value
+print(f"lost: {lost:.1f} points; you predicted {guess or '?'}")
 
 # %% [markdown]
-# Up to about 8,192 images, the plain recipe loses almost nothing. Beyond that, use strong scaling or a recipe for large batches.
+# Up to about 8,192 images, it loses almost nothing. Beyond that, use strong scaling or a recipe for large batches.
 #
 # Below, both models are fitted once to a DGX-1, which is one host, and once to DLPerf's four hosts. (Over 100 Gbit/s, 16 V100s are 1.69 (mixed) and 1.92 (FP32) times as fast as 8. A step of an H100 is shorter, so the same wire costs more of it.) If the predictions disagree, measure first: rent two such hosts for an hour, and run `bench.py` on one, then on both (`torchrun --nnodes 2 …`). Its causes say which model to trust: *stragglers* if the clear loss is waiting, *communication* if it is the exchange.
 #
@@ -616,11 +625,11 @@ for links in dict.fromkeys([network, "nvlink4+100g"]):
         print(f"{links}, {cause} ({fitted}): {more / eight:.2f}; a run's cost", end=" ")
         print(f"× {2 * eight / more:.2f}")
     verdict = decide(speeds, threshold) if threshold else "no threshold yet"
-    print(f"{links}: {verdict}; you predicted {sixteen or 'nothing'}")
-    if links == network:
+    print(f"{links}: {verdict}; you predicted {sixteen or '?'}")
+    if threshold and links == network:
         session.note("decision", verdict, "", f"16 GPUs instead of 8, at least × {threshold}")
 if threshold and not 1 < threshold <= 2:
-    print(f"Your threshold is {threshold}, but 16 GPUs are between 1 and 2 times as fast as 8.")
+    print(f"Your threshold is {threshold}: choose one above 1 (any gain) and up to 2 (perfect).")
 session.note("clock", float(np.median(right)), "img/s", f"{precision}, batch {big}, synthetic")
 session.note("weak_scaling", str(scaled["weak"]), "", f"{ranks} ranks over one, weak scaling")
 workshop.progress()

@@ -148,9 +148,9 @@ def judge_readers(yours: Function, readers: int) -> None:
 
 
 def changed(records: Any, sums: dict[int, int]) -> list[int]:
-    """Return the numbers of the records whose content has another checksum than in `sums`.
+    """Return each `i` for which the content of record `i` has a checksum other than in `sums`.
 
-    `sums` is a dictionary: the checksum for each of `records.offsets`.
+    `sums` is a dictionary from each of `records.offsets` to the record's checksum.
     """
     found = []
     for i, offset in enumerate(records.offsets):
@@ -164,16 +164,20 @@ def changed(records: Any, sums: dict[int, int]) -> list[int]:
 class Written:
     """Records in memory, some of which have changed since their checksums were computed."""
 
-    def __init__(self, lengths: Sequence[int], damaged: Sequence[int]) -> None:
+    def __init__(
+        self, lengths: Sequence[int], damaged: Sequence[int] = (), swapped: bool = False
+    ) -> None:
         contents = [bytes(range(start, start + n)) for start, n in enumerate(lengths)]
         self.records = [b"\x0a\x23\xd7\xce" + struct.pack("<I", n) + content + bytes(-n % 4)
                         for n, content in zip(lengths, contents, strict=True)]  # fmt: skip
         starts = np.cumsum([0, *map(len, self.records)]).tolist()
-        self.offsets = starts[:-1]
+        self.offsets, self.ends = starts[:-1], starts[1:]
         self.sums = dict(zip(self.offsets, map(google_crc32c.value, contents), strict=True))
         for i in damaged:
             record = self.records[i]
             self.records[i] = record[:9] + bytes([record[9] ^ 1]) + record[10:]
+        if swapped:
+            self.records[:2] = self.records[1::-1]
 
     def __repr__(self) -> str:
         return f"{len(self)} records"
@@ -191,15 +195,26 @@ def with_padding(records: Any, sums: dict[int, int]) -> list[int]:
     return [i for i, right in pairs if google_crc32c.value(records.read(i)[8:]) != right]
 
 
-DAMAGED = Written([40, 41, 42, 43, 44], [1, 3]), Written([50, 33, 36], [])
+def of_any(records: Any, sums: dict[int, int]) -> list[int]:
+    """Return what a wrong `changed` does, which accepts the checksum of any record."""
+    sizes = [struct.unpack_from("<I", records.read(i), 4)[0] for i in range(len(records))]
+    contents = [records.read(i)[8 : 8 + size] for i, size in enumerate(sizes)]
+    known = set(sums.values())
+    return [i for i, content in enumerate(contents) if google_crc32c.value(content) not in known]
+
+
+DAMAGED = (
+    Written([40, 41, 42, 43, 44], [1, 3]), Written([50, 33, 36]), Written([40, 40, 43], [2], True),
+)  # fmt: skip
 CHANGED_MISTAKES: tuple[Mistake, ...] = (
+    (of_any, "It accepts the checksum of any record.", "Compare with sums[records.offsets[i]]."),
     (with_padding, "The padding is not content.", "The content ends at byte 8 + length."),
     (lambda records, sums: [*range(len(records))], "Every record has another checksum.",
      "Call google_crc32c.value(record[8 : 8 + length]): the content includes the header."),
     (lambda records, sums: [records.offsets[i] for i in changed(records, sums)],
-     "These are positions in the file.", "Return numbers of records, counted from 0."),
+     "These are positions in the file.", "Return each i, counted from 0."),
     (lambda records, sums: [i in changed(records, sums) for i in range(len(records))],
-     "These are True and False.", "Return numbers of records, counted from 0."),
+     "These are True and False.", "Return each i, counted from 0."),
     (lambda records, sums: changed(records, sums)[:1],
      "It stops at the first one.", "Return all of them."),
     (lambda records, sums: [i for i in range(len(records)) if i not in changed(records, sums)],

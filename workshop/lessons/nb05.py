@@ -92,15 +92,22 @@ def check_only_crop(yours: Callable[..., Any]) -> Callable[..., Any]:
 
     def judge() -> None:
         judge_crop(yours, jpeg, "cpu")
-        code = inspect.unwrap(yours).__code__
-        loads = [one.argrepr for one in dis.get_instructions(code) if "LOAD_" in one.opname]
-        used = code.co_varnames[2] in ", ".join(loads).split(", ")
-        refuse(("image" in code.co_names, "It decodes whole images.",
+        refuse(("image" in inspect.unwrap(yours).__code__.co_names, "It decodes whole images.",
                 "Use fn.decoders.image_random_crop."),
-               (not used, "It ignores `place`.", "Pass device=place to the decoder."),
+               (not uses(yours, 2), "It ignores `place`.", "Pass device=place to the decoder."),
         )  # fmt: skip
 
     return choose("only_crop", yours, only_crop, judge)
+
+
+def uses(function: Callable[..., Any], argument: int) -> bool:
+    """Return True if a function's code reads the argument at this position."""
+    code = inspect.unwrap(function).__code__
+    if argument >= code.co_argcount:  # it is in `*args`
+        return True
+    name = code.co_varnames[argument]
+    loads = [one.argrepr for one in dis.get_instructions(code) if "LOAD_" in one.opname]
+    return name in ", ".join(loads).split(", ") or name in code.co_cellvars
 
 
 def run_on_constant(
@@ -259,6 +266,8 @@ def judge_photos(yours: Callable[..., Any], folder: Path) -> None:
     refuse((twice, f"in one epoch {twice} of {len(read[0])} images come on both ranks.", SHARD),
            (all(order == sorted(order) for order in read),
             "the images come in the order of the files.", "Pass random_shuffle=True."),
+           (not uses(yours, 2), "It ignores `device`.",
+            'Decode on "mixed" if device.type is "cuda", else on "cpu".'),
     )  # fmt: skip
 
 

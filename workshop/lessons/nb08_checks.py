@@ -38,7 +38,7 @@ def measure(step: Function, steps: int, warm_up: int, wait: Function) -> list[fl
 
 
 def in_turns(works: Sequence[Any], turns: int, once: Function) -> Any:
-    """Return an array (turns, works) of what `once(work)` returns; the works take turns."""
+    """Return what `once(work)` returns, as an array (turns, works); the works take turns."""
     return np.array([[once(work) for work in works] for _ in range(turns)])
 
 
@@ -109,7 +109,7 @@ DECIDE_MISTAKES: tuple[Mistake, ...] = (
     (lambda speeds, least: "buy" if min(speeds) >= least else "do not buy",
      "It trusts the slower prediction.", "If they disagree, return \"measure first\"."),
     (lambda speeds, least: "buy" if sum(speeds) >= len(speeds) * least else "do not buy",
-     "It takes the mean.", "If the predictions disagree, return \"measure first\"."),
+     "It takes the mean or the median.", "If the predictions disagree, return \"measure first\"."),
     (lambda speeds, least: "do not buy" if min(speeds) >= least else
      "measure first" if max(speeds) >= least else "buy",
      "It is reversed.", "The threshold is the least speed that you need to buy."),

@@ -157,6 +157,7 @@ def test_only_crop_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str,
         (', "random_aspect_ratio": [1, 1]', "", "not squares"),
         ("mean=127.5, ", "mean=127.5, mirror=fn.random.coin_flip(), ", "mirrored"),
         ("map(str, folder", "(folder", "map(str, …)"),
+        ('"mixed" if device.type == "cuda" else "cpu"', '"cpu"', "It ignores `device`"),
         ("def photos", "import nvidia.dali\n@nvidia.dali.pipeline_def\ndef photos", "Leave out"),
     ],
 )  # fmt: skip
