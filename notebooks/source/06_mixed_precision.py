@@ -73,7 +73,7 @@ print(f"both passes (forward and backward) {both_passes:.0%}.")
 #
 # [NVIDIA's ResNet-50 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) processes 400.2 images per second on one V100 in FP32 and 1,442.6 in FP16. The method is from [Mixed Precision Training](https://arxiv.org/abs/1710.03740) (Micikevicius et al., 2017). Where does the factor of 3.6 come from, and what can go wrong?
 #
-# On a CPU, this notebook times `bfloat16`. Without instructions for it (see the first output), convolutions become slower.
+# On a CPU, this notebook times `bfloat16`. If your CPU has no instructions for it (see the first output), convolutions become slower.
 #
 # ## What each format can represent
 #
@@ -164,22 +164,23 @@ axes.set(xlabel="magnitude, power of two", xlim=(-34, 22), ylim=(0, 0.13))
 workshop.figure(fig, alt="Histogram of the magnitudes of gradients, in powers of two.")
 print(f"{vanish:.1f}%; {predicted(guess)}")
 weights = torch.cat([weight.grad.flatten() for weight in model.parameters()])
-print(f"Largest: {gradients.abs().max():.2g} of the outputs', {weights.abs().max():.2g}", end=" ")
-print("of the weights' gradients")
+print(f"Largest gradient of an output: {gradients.abs().max():.2g}", end=", ")
+print(f"of a weight: {weights.abs().max():.2g}")
 
 # %% [markdown]
-# Most gradients are below 2^-14, where `float16` has fewer bits or only zero. The fix: **multiply the loss** by a large number before the backward pass. By the chain rule, every gradient grows by the same factor, and the histogram moves to the right. Before the update, divide by it in `float32`. A power of two does not change the mantissa bits.
+# Most gradients are below 2^-14, where `float16` has fewer bits or only zero. The fix: **multiply the loss** by a large number before the backward pass. By the chain rule, every gradient grows by the same factor, and the histogram moves to the right. Before the update, divide by it in `float32`.
 #
-# *Gradients of weights* add up contributions from all pixels and images, so the largest is larger (last line above). **Predict:** at which power of two do they first overflow?
+# *Gradients of weights* add up contributions from all pixels and images, so they can be much larger (last line above). **Predict:** at which power of two do they first overflow?
 
 # %%
 guess = None  # the power
-print(predicted(guess))
 for power in (0, 4, 8, 12, *range(16, 25)):
     zero = 100 * ((gradients * 2.0**power).half() == 0).float().mean().item()
     infinite = (weights * 2.0**power).half().isinf().sum().item()
     print(f"loss x 2^{power:<2}: {zero:6.2f}% of the outputs' gradients become zero,", end=" ")
     print(f"{infinite} of the weights' {len(weights):,} infinite")
+first = next(p for p in range(99) if (weights * 2.0**p).half().isinf().any())
+print(f"A weight's gradient first overflows at 2^{first}; {predicted(guess)}")
 
 # %% [markdown]
 # ## Write the loss scale yourself
@@ -313,11 +314,11 @@ for wait in guess:
     print(f"loss {losses[0]:.2f}, then {losses[-1]:.2f}")
 
 # %% [markdown]
-# The scale falls until a step is good, and again when gradients grow. With a wait of 2,000, that explains all skipped steps. A short wait adds those lost to doubling: at most one in four with 3, one in 2,001 with 2,000.
+# The scale falls until a step is good, and again when gradients grow. With a wait of 2,000, that explains all skipped steps. A short wait adds those lost to doubling: at most one in four.
 #
 # ## V100: 8 times the arithmetic, the same bandwidth. Why only 3.6?
 #
-# A **Tensor Core** multiplies small matrices of 16-bit numbers and accumulates in `float32`, in one instruction. On a CPU, AMX does the same, and `avx512_bf16` multiplies and adds pairs of numbers. GPUs since Ampere have one more precision, [**TF32**](../docs/troubleshooting.md#results-in-float32-differ-between-two-gpus-tf32): numbers are stored as `float32`, but Tensor Cores ignore the last 13 mantissa bits (PyTorch's default for convolutions).
+# A **Tensor Core** multiplies small matrices of 16-bit numbers and accumulates in `float32`, in one instruction. On a CPU, AMX does the same. GPUs since Ampere have one more precision, [**TF32**](../docs/troubleshooting.md#results-in-float32-differ-between-two-gpus-tf32): numbers are stored as `float32`, but Tensor Cores ignore the last 13 mantissa bits (PyTorch's default for convolutions).
 #
 # A V100's peaks are 125 and 15.7 TFLOP/s. But a layer is limited by arithmetic *or* by memory traffic. A convolution can reuse each value it loads hundreds of times; a ReLU uses it once. The next cell measures both limits of this device: the rate of a large matrix product, and the bandwidth of a copy.
 
@@ -359,10 +360,10 @@ print(f"memory   {bandwidth / 1e9:10,.1f} GB/s")
 # %% [markdown]
 # A layer takes at least *operations / peak rate* and at least *bytes / bandwidth*. The larger of the two times is its **roofline**.
 #
-# **Your turn.** Count two layers of ResNet-50 in the forward pass. A multiplication and an addition are two operations; multiplications by padding count, too.
+# **Your turn:** count operations and bytes of two layers of ResNet-50 in the forward pass. A multiplication and an addition are two operations; multiplications by padding count, too.
 #
 # - A convolution, 3 × 3, from 64 to 64 channels, on 56 × 56 pixels. It reads its input and its weights and writes its output, each once.
-# - The batch norm after it, which normalises with the mean and the variance of the batch. How many times must it read its input, *at least*, before it has written its output? Count 5 operations per number. Leave out its parameters.
+# - The batch norm after it, which normalises with the mean and the variance of the batch. How many times, *at least*, must it read its input to compute its output? Count 5 operations per number. Leave out its parameters.
 
 
 # %%
@@ -402,7 +403,7 @@ for name, *ms, _, _ in rows:
     print(f"{name}: {ms[1] / ms[0]:.1f} × the count in {before}, {ms[3] / ms[2]:.1f} × in {half}")
 
 # %% [markdown]
-# *Gain* is the speed-up from 16 bits. A layer that gains more than counted is further above its bound in `float32`; one that gains less, in 16 bits. (Below 1 × the count? Or, below, an MFU over 100%? Something slowed the limits: measure them again.)
+# *Gain* is the speed-up from 16 bits. A layer that gains more than counted is further above its bound in `float32`; one that gains less, in 16 bits. (Slightly below 1 × the count? The layer's code is faster than the product or copy that set the limit. Far below, or an MFU over 100%? Something slowed the limits: measure them again.)
 #
 # ## Compare all precisions
 #
@@ -433,10 +434,13 @@ def passes(name, layout):
 times = {(name, layout): [] for name in precisions for layout in nets}
 for turn in range(turns + 1):  # the first one warms up
     for (name, layout), seconds_each in times.items():
-        begin = time.perf_counter()
-        passes(name, layout)
+        took = []
+        for _ in range(2):
+            begin = time.perf_counter()
+            passes(name, layout)
+            took.append(time.perf_counter() - begin)
         if turn:
-            seconds_each.append(time.perf_counter() - begin)
+            seconds_each.append(min(took))  # a disturbance only adds time
 
 rows, speeds = [], {}
 for (name, layout), seconds_each in times.items():
@@ -456,7 +460,7 @@ yours = speeds if same else {}
 session.expect({f"h100.{name}.ips": yours.get(name) for name in ("float16", "bfloat16")})
 
 # %% [markdown]
-# Compare rows by the ratios, taken turn by turn. If the MFU falls, the other layers gain less than the peak, or the convolutions do not reach it in 16 bits. A GPU often converts NCHW around convolutions, because Tensor Cores need channels last; notebook 08 adds that to your script. On the recorded H100, `bfloat16` is slower than `float16`: its batch-norm kernels were slower.
+# Compare rows by the ratios, taken turn by turn. If the MFU falls, the other layers gain less than the peak, or the convolutions do not reach it in 16 bits. On a GPU, cuDNN often converts NCHW around a convolution, because its kernels for Tensor Cores want channels last; notebook 08 adds that. On the recorded H100, `bfloat16` was slower than `float16`, because its batch-norm kernels were.
 #
 # ## Trace both precisions
 #
@@ -519,9 +523,9 @@ for name, its_turns in traces.items():
         print(f"{name} took twice as long as in the last table: the machine is busy. Run it again.")
 
 # %% [markdown]
-# The count assumes arithmetic as fast as a large matrix product, and memory as fast as a copy. Compare it with the fastest turns. A kind that takes much longer reaches neither limit. If *convolution* takes less, its peak was measured too low. If another kind does, its traffic is overestimated: on a CPU, its arrays stay in the cache, so less traffic gains little; on a GPU, kernels that mostly read can be faster than a copy.
+# The count assumes arithmetic as fast as a large matrix product, and memory as fast as a copy. Compare it with the fastest turns. A kind that takes much longer reaches neither limit. If *convolution* takes far less, its peak was measured too low. If another kind does, its traffic is overestimated: on a CPU, its arrays stay in the cache, so less traffic gains little; on a GPU, kernels that mostly read can be faster than a copy.
 #
-# Compare with a recorded H100. Then your count is applied to the V100: **predict** its gains from 8 times the arithmetic alone, and from half the traffic alone.
+# Next, compare with a recorded H100. The cell after that applies your count to the V100: **predict** the gain from 8 times the arithmetic alone, and from half the traffic alone.
 
 # %%
 resnet50 = resnet.resnet(50)
@@ -569,7 +573,7 @@ print(f"Limits of the V100: {session.results['v100.fp16'].provenance}; {predicte
 #
 # [`torch.compile`](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step) **fuses** layers, so that no intermediate result goes to memory. A residual block ends with a batch norm, an addition of the shortcut and a ReLU.
 #
-# **Your turn:** count how often they read and write an array, first one by one, then fused. Your count predicts two gains: of fusing and of 16 bits. (Compiling takes up to half a minute.)
+# **Your turn:** count how often they read and write an array, first one by one, then fused. Your count predicts two gains: from fusing, and from 16 bits. (Compiling takes up to half a minute.)
 
 
 # %%
@@ -624,7 +628,7 @@ workshop.table(rows, columns, f"The end of a block, {session.tail} images")
 del pair, pairs
 
 # %% [markdown]
-# The closer a measured time is to the counted one, the more traffic is the limit. At several times the count, something else is. On a CPU, [PyTorch's batch norm](https://github.com/pytorch/pytorch/blob/02793981e2a23214e0a159b7eef8685ea5738310/aten/src/ATen/native/cpu/batch_norm_kernel.cpp) adds NCHW numbers one at a time in `float32`, but as vectors in 16 bits, which can therefore gain more than 2. For the whole network, `torch.compile` gained about 1.2 (4,833 and 5,810 images/s, on two H100s, two days apart).
+# The closer a measured time is to the counted one, the more traffic is the limit. At several times the count, something else is. On a CPU, [PyTorch's batch norm](https://github.com/pytorch/pytorch/blob/02793981e2a23214e0a159b7eef8685ea5738310/aten/src/ATen/native/cpu/batch_norm_kernel.cpp) adds NCHW numbers one at a time in `float32`, but as vectors in 16 bits, which can therefore gain more than 2. For the whole network, `torch.compile` gained about 1.2 (from 4,833 to 5,810 images/s, on two H100s).
 #
 # ## Your turn: one more rung
 #
@@ -670,7 +674,7 @@ else:
 workshop.ladder.figure("4_amp")
 
 # %% [markdown]
-# If the two ranges overlap, nothing refutes the formula. If not, compare the times in the last line with the formula's factor, which was measured without DALI (on a GPU: with a larger batch). The square is a recorded H100, from 1,735 to 2,530 images/s: at a batch of 128, from JPEG files. The 4,833 above are from a different session: no input, channels last, batch 256.
+# If the two ranges overlap, nothing refutes the formula. (But a range as wide as 0.5 to 3.5 tests nothing: rerun *Compare all precisions* and the last cell.) If not, compare the times in the last line with the formula's factor, which was measured without DALI. The square is a recorded H100, from 1,735 to 2,530 images/s: batch 128, from JPEG files. (The 4,833 above: no input, channels last, batch 256.)
 #
 # ## The same accuracy?
 #
@@ -697,8 +701,8 @@ print(f"{errors:.1f} standard errors; {predicted(guess)}")
 # - Exponent bits set the range, mantissa bits the precision: `float16` lacks range, `bfloat16` precision.
 # - A loss scale moves gradients into `float16`'s range. A fixed scale can fail silently.
 # - Many updates are too small for 16 bits, so the weights stay in `float32`.
-# - By the count, arithmetic-bound layers gain as much as the peak (8 on a V100), memory-bound ones a factor of 2. Fusing saves traffic, too.
+# - By the count, arithmetic-bound layers gain as much as the peak (8 on a V100), memory-bound ones a factor of 2.
 #
-# **Try it:** in `train_scaled`, round the weights to `bfloat16` after each step, and predict what becomes of the loss of `not rounded`.
+# **Try it:** in `train_scaled`, round the weights to `bfloat16` after each step, and predict the new loss of the run `not rounded`.
 #
 # The next notebook uses a trained network: how long does one prediction take?

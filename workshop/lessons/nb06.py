@@ -165,7 +165,7 @@ MISTAKES: dict[Function, list[Mistake]] = {
         (lambda images, size: (batch_norm(images, size)[0], batch_norm(images, size)[1] * 2 // 3),
          "There are too few bytes.", READ_TWICE),
         (lambda images, size: (batch_norm(images, size)[0], batch_norm(images, size)[1] * 4 // 3),
-         "A CPU's kernel in PyTorch reads as often, but fewer bytes are enough.",
+         "PyTorch's CPU kernel does read its input three times, but two reads are enough.",
          "One pass yields mean and variance: add up x and x² together."),
         *((lambda images, size, few=few: (batch_norm(images, size)[0],
                                           batch_norm(images, size)[1] + size * few * 64),
