@@ -217,7 +217,7 @@ print(f"{started / alone:.0%} of a prediction of {alone:.2f} ms; you predicted {
 #
 # `gamma · (W x − mean) / std + beta  =  (gamma / std · W) x + (beta − gamma · mean / std)`, with `std = √(var + eps)`
 #
-# **Your turn:** write `fold`, which the cell below applies to every such pair. In PyTorch, gamma and beta are `norm.weight` and `norm.bias`; the rest is `norm.running_mean`, `norm.running_var` and `norm.eps`. `conv.weight` has the shape (channels out, channels in, height, width), and there is no `conv.bias`. **Predict** two things: by how much do the logits (the outputs before softmax) change? Judging by the table, how many times as fast can folding make a prediction?
+# **Your turn:** write `fold`, which the cell below applies to every such pair. In PyTorch, gamma and beta are `norm.weight` and `norm.bias`; the rest is `norm.running_mean`, `norm.running_var` and `norm.eps`. `conv.weight` has the shape (channels out, channels in, height, width), and there is no `conv.bias`. **Predict** by how much the logits (the outputs before softmax) change and, judging by the table, how many times as fast folding can make a prediction.
 #
 # The course's rule: a difference is clear if the ratios of at least five turns are all on the same side of 1.
 
@@ -248,32 +248,36 @@ folded = ready(folded, dtype)
 operators_now, launched_now = traced(folded, one)
 print(f"{operators_now} operators now")
 workshop.trace("trace.json", of="prediction")
-part = kinds["normalisation"] / sum(kinds.values())  # of the trace, whose turn may have been slow
-saved = alone * part + (operators - operators_now) * per_start  # ms: work and starts
-if on_gpu:  # kernels run while others are launched: only launches that disappear save time
+part = kinds["normalisation"] / sum(kinds.values())  # a share: the trace's own times may be slow
+saved = (
+    alone * part + (operators - operators_now) * per_start
+)  # ms: work and starts (a part is in the row)
+if on_gpu:  # kernels run while others are launched: only the host's time counts
     print(f"{launched_now} GPU kernels now")
-    saved = (launched - launched_now) * per_start
+    saved = (operators - operators_now) * per_start  # at most: a bias needs a launch, too
 predicted = alone / (alone - saved)
-print(f"Predicted from the measurements: {predicted:.2f} times the speed; by you: {guess[1]}")
+bound = "at most " if on_gpu else ""
+print(f"Predicted from the measurements: {bound}{predicted:.2f} times the speed;", end=" ")
+print(f"by you: {guess[1]}")
 times = race({"eager": (eager, one), "folded": (folded, one)}, rounds)
 speed = workshop.ratio(times["eager"] / times["folded"])
 print(f"In turns, the speed of folded over eager: {speed}")
 
 # %% [markdown]
-# The logits differ by rounding only. On a CPU, folding saves the starts of the batch norms and their passes over the data. Part of this returns as *copy*: PyTorch's own convolution first copies the bias into its output. On a GPU, eager PyTorch adds the bias in a separate kernel, so as many kernels are launched as before: folding pays off only when `torch.compile` or an engine fuses the addition with the ReLU after it.
+# The logits differ by rounding only. On a CPU, folding saves the starts of the batch norms and their passes over the data. Part of this returns as *copy*: PyTorch's own convolution first copies the bias into its output. On a GPU, eager PyTorch adds the bias in a separate kernel, so as many kernels are launched as before. At batch 1, folding still saves the host the calls of 53 operators; at a large batch, it pays off only when `torch.compile` or an engine fuses the addition with the ReLU after it.
 #
 # ## One launch for all kernels
 #
 # A **CUDA graph** records all kernel launches once; `replay()` then starts them with a single call. **Your turn:** write `capture`:
 #
 # 1. Make `static`, a clone of `example`: the graph's input.
-# 2. Warm up: call `net(static)` three times in `with torch.cuda.stream(side):`, with `side = torch.cuda.Stream()`. Before, `side` must wait for `torch.cuda.current_stream()`, and afterwards that one for `side` (`wait_stream`).
+# 2. Warm up: call `net(static)` three times in `with torch.cuda.stream(side):`, with `side = torch.cuda.Stream()`. Before that, `side` must wait for `torch.cuda.current_stream()`; after it, `torch.cuda.current_stream()` must wait for `side` (`wait_stream`).
 # 3. Create `graph = torch.cuda.CUDAGraph()`, and call `output = net(static)` in `with torch.cuda.graph(graph):`. This only records; nothing runs.
 # 4. Return a function `replay(batch)` that copies `batch` into `static`, calls `graph.replay()` and returns `output`. The graph stores only addresses, so keep the weights alive: `def replay(batch, net=net)`.
 #
 # Without a GPU, the check replaces these parts of `torch.cuda` with stand-ins, which save no time.
 #
-# **Then predict** a graph's gain: write `graph_gain`. The recorded H100 takes 4.9 ms for 1 image, 4.6 ms for 16 and 27 ms for 256 in **eager** (operator-by-operator) execution. Launches and kernels overlap, so eager takes as long as the longer of the two; a graph takes as long as its kernels. (`launches` will be 4.9, `kernels` 27 / 256.)
+# **Then predict** a graph's gain: write `graph_gain`. The recorded H100 takes, with folded batch norms, 4.9 ms for 1 image, 4.6 ms for 16 and 27 ms for 256 in **eager** (operator-by-operator) execution. Launches and kernels overlap, so eager takes as long as the longer of the two; a graph takes as long as its kernels. (`launches` will be 4.9, `kernels` 27 / 256.)
 
 
 # %%
@@ -306,7 +310,8 @@ for name in ("graph.1", "graph.16", "graph.256", "pinned.256", "compiled.torchvi
     times = speeds[name] / speeds[f"eager.{n}"]
     batch = "256, torchvision" if way == "compiled" else n
     rows.append([batch, way, speeds[name], times, yours])
-caption = f"{session.results['h100.predict.eager.1'].provenance}, float16, 224 px, copies included"
+caption = f"{session.results['h100.predict.eager.1'].provenance}, float16, 224 px, copies included;"
+caption += " batch norms folded, except torchvision's"
 workshop.table(rows, ["batch", "version", "img/s", "times eager", "your model"], caption)
 
 # %% [markdown]
@@ -401,7 +406,7 @@ for ax, n, yours in zip(axes, (small, large), guess, strict=True):
         if name != "eager":
             print(f"  {name}, speed over eager: {workshop.ratio(times['eager'] / times[name])}")
     ahead = lead.clear and lead.low > 1
-    found = f"{best[n]},\nclearly ahead of {second}" if ahead else "no version\nis clearly ahead"
+    found = f"{best[n]},\n{'' if ahead else 'not '}clearly ahead of {second}"
     colours = {best[n]: workshop.FINDING} if ahead else {}
     workshop.spans(ax, {name: times[name] for name in order}, colours)
     ax.set(title=f"Batch {n}: {found}", xlabel="ms per batch",
@@ -418,7 +423,7 @@ print(f"Folding at batch {small}: predicted {predicted:.2f}, then {speed.median:
 print(f"now {again.median:.2f}; {clear} of 2 races show a clear gain")
 
 # %% [markdown]
-# If both races show a clear gain, folding's gain is confirmed. If only the medians agree with the prediction, it is not: one disturbed turn can hide so small a gain. If they do not agree either, the trace or the race was disturbed.
+# A range as wide as 0.5 to 4 means that something else was running: run the race again. If both races show a clear gain, folding's gain is confirmed. If only the medians agree with the prediction, it is not: one disturbed turn can hide so small a gain. If the medians disagree with it, the trace or a race was disturbed.
 #
 # *Where* is ONNX Runtime (GPU: `torch.compile`) faster than `folded`: in convolutions (with what is fused into them) or in the rest? **Predict** which part saves more.
 
@@ -475,7 +480,7 @@ factor = alone / (busy if on_gpu else alone - started)
 print(f"Shared starts explain a factor of {bound} {factor:.2f}")
 
 # %% [markdown]
-# The engines gain, too, probably because the weights (94 MB in `float32`) are read once per batch and larger matrices keep the cores busier. On a CPU, `eager` gains more if a large batch moves convolutions to oneDNN's code (counted above).
+# If the engines gain, too, it is probably because the weights (94 MB in `float32`) are read once per batch and larger matrices keep the cores busier. On a CPU, `eager` gains more if a large batch moves convolutions to oneDNN's code (counted above).
 #
 # ## One request
 #
@@ -506,7 +511,7 @@ print(f"The network alone: {np.median(latency - preparing):.2f} ms; next: {reque
 #
 # Real requests arrive at their own rate, whatever the queue (an **open loop**), and latency counts from the arrival. There are two servers: *single* takes one request at a time; *batched* takes all that are waiting, up to 16 of them (**dynamic batching**). The **load** is the arrival rate times the service time of one request. Near 100%, *single* hardly ever pauses; above it, its queue grows for as long as requests arrive. The images are already prepared; in the serving process, preparation would cut capacity by the share above.
 #
-# **Your turn:** write `ideal_latencies`, a simulation of *single* without disturbances: a request starts when it has arrived and the server is free. Then write `take`, which chooses the real servers' batches. **Predict** the p95 of *single* at a load of 150% from the last line above: how much longer than the one before does a request wait?
+# **Your turn:** write `ideal_latencies`, a simulation of *single* without disturbances: a request starts when it has arrived and the server is free. Then write `take`, which chooses the real servers' batches. **Predict** the p95 of *single* at a load of 150% from the last line above. (By how much does each request wait longer than the request before it?)
 
 
 # %%
@@ -586,7 +591,10 @@ if abs(middle - 0.8) > 0.1 or high > 1:
     print("The machine became faster or slower: run this cell again.")
 means = ideal[0].mean(1)
 print("Mean latency of single, measured over simulated:", workshop.ratio(latencies.mean(1) / means))
-print("  simulated with each run's mean:", workshop.ratio(latencies.mean(1) / np.mean(slowed, 1)))
+print(
+    "  over a simulation with each run's mean service time:",
+    workshop.ratio(latencies.mean(1) / np.mean(slowed, 1)),
+)
 print(f"Simulated means: {min(means):.1f} to {max(means):.1f} ms")
 tails = {}
 for key, runs in served.items():
@@ -617,7 +625,7 @@ ax.set_xlabel(f"p95 in ms (log scale), {session.sequences} sequences; {version},
 workshop.figure(fig, alt="p95 of both servers at each load, with its range.")
 
 # %% [markdown]
-# Your simulation uses the same arrivals, so any difference comes from the service times: a different mean changes the real load, and variation makes waits longer. If the second ratio is near 1, the mean explains it. Above 100%, small differences add up over all requests in the queue. The simulated means differ by chance alone. Above 100%, the p95 of *single* only reflects how long you measured. Batching raises the load that a server can sustain, by at most the factor measured under *A larger batch*, but each request waits for its whole batch.
+# Your simulation uses the same arrivals, so any difference comes from the service times: a different mean changes the real load, and variation makes waits longer. If the second ratio is near 1, the changed mean explains the difference. Above 100%, small differences add up over all requests in the queue. The simulated means differ by chance alone. Above 100%, the p95 of *single* only reflects how long you measured. Batching raises the load that a server can sustain, by at most the factor measured under *A larger batch*, but each request waits for its whole batch.
 #
 # ## Where is the time going now?
 
@@ -625,10 +633,10 @@ workshop.figure(fig, alt="p95 of both servers at each load, with its range.")
 p95s = tails[0.8, "single"]
 waiting = 1 - services.mean() / np.median(p95s)
 print(
-    f"No queue, p50 {p50:.1f} ms, from the file: preparation {share:.0f}%, network {100 - share:.0f}%"
+    f"No queue, p50 {p50:.1f} ms from a file: preparation {share:.0f}%, network {100 - share:.0f}%"
 )
 print(
-    f"80% load, p95 {np.median(p95s):.1f} ms, prepared: waiting {waiting:.0%}, network {1 - waiting:.0%}"
+    f"80% load, p95 {np.median(p95s):.1f} ms from an array: waiting {waiting:.0%}, network {1 - waiting:.0%}"
 )
 session.note("preparation", share, "%", "share of a request spent on preparation")
 session.note("p95", float(p95), "ms", f"p95 of one run of {requests} requests, no queue")
