@@ -48,7 +48,7 @@ from torch.utils.data import DataLoader, Dataset
 # Forked workers know this notebook's classes; fork is not the default on macOS and Python 3.14
 torch.multiprocessing.set_start_method("fork", force=True)
 random.seed(seed)
-torch.manual_seed(seed)  # of the weights, the order of the images, and the workers' crops
+torch.manual_seed(seed)  # for the weights, the image order and the workers' crops
 
 
 class Photos(Dataset):
@@ -85,7 +85,7 @@ workshop.figure(fig, alt="Four crops, with their classes")
 # %% [markdown]
 # ## The network
 #
-# ResNet-50 v1.5 repeats this block 16 times: a 1×1 convolution to fewer channels, a 3×3 convolution, and a 1×1 convolution to more channels. **Batch norm** follows each: it brings every channel to mean 0 and variance 1 over the batch, then scales and shifts it by learned numbers. ReLU sets negative values to 0. Before the last ReLU, the result is *added* to the block's input; if the shapes differ, `downsample` first converts the input. So a block learns a correction, and gradients have a short path back through the additions. (v1.5 halves the image size in the 3×3 convolution, v1 in the first 1×1: about 0.5 percentage points more top-1 for 5% less speed, says [NVIDIA](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5); see `ex02.stride`.)
+# ResNet-50 v1.5 repeats this block 16 times: a 1×1 convolution to fewer channels, a 3×3 convolution, and a 1×1 convolution to more channels. **Batch norm** follows each: it brings every channel to mean 0 and variance 1 over the batch, then scales and shifts it by learned numbers. ReLU sets negative values to 0. Before the last ReLU, the result is *added* to the block's input; if the shapes differ, `downsample` first converts the input. So a block learns a correction, and gradients have a short path back through the additions. (Three of the 16 blocks also halve the image size: in v1.5 in the 3×3 convolution, in v1 in the first 1×1. That gives v1.5 about 0.5 percentage points more top-1 for 5% less speed, says [NVIDIA](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5); see `ex02.stride`.)
 
 # %%
 import inspect
@@ -107,7 +107,7 @@ print(inspect.getsource(type(model.layer1[0])))
 # rn50 run --preset RN50_FP16_8GPU --print recipe
 
 # %% [markdown]
-# The next cells use its momentum, weight decay and **learning rate**, which scales with the **global batch**: the images per step on all GPUs. With twice the batch, an epoch has half as many steps, so each step goes twice as far (**linear scaling**). At first, such steps are too large, so a **warm-up** raises the rate from zero over five epochs; later, it drops tenfold three times. (You write this schedule in `ex02.schedule`.)
+# Your training below uses its momentum, weight decay and **learning rate**, which scales with the **global batch**: the images per step on all GPUs. With twice the batch, an epoch has half as many steps, so each step goes twice as far (**linear scaling**). At first, such steps are too large, so a **warm-up** raises the rate from zero over five epochs; later, it drops tenfold three times. (You write this schedule in `ex02.schedule`.)
 #
 # **Your turn:** write a function for the rate, with the recipe's numbers.
 
@@ -178,13 +178,13 @@ with torch.no_grad():
 print(f"with model.eval(), new averages: {top1(small.eval()):.1f}% correct")
 
 # %% [markdown]
-# A sorted batch holds one class, so normalisation removes much of what distinguishes it. Shuffling can even beat `eval()` while the averages lag behind the weights; the last line lets them catch up. Only in `eval()` does the rest of the batch not matter. (With 600 images, differences of 5 points can be chance.)
+# A sorted batch holds one class, so normalisation removes much of what distinguishes it. Shuffling can even beat `eval()` while the averages lag behind the weights; the last line lets them catch up. Only `eval()` makes a prediction independent of the rest of the batch. (With 600 images, differences of 5 points can be chance.)
 #
 # ## The whole script
 #
-# The next cell shows `runs/train.py`, or first writes it, with four gaps. (To start over, rename your file and rerun the cell.) Read `main`; `profiler` and the arguments can wait.
+# The next cell shows `runs/train.py`. If the file does not exist yet, the cell creates it, with four gaps. (To start over, rename your file and rerun the cell.) Read `main`; `profiler` and the arguments can wait.
 #
-# `main` names the parts of your step for the profiler, and times input and computation. Python only puts work into a queue; the GPU works through it. A clock that does not wait for the GPU measures how fast Python fills the queue, so `now()` calls `synchronize()`. The price: Python can no longer prepare the next step while the GPU computes.
+# `main` names the parts of your step for the profiler, and times input and computation. On a GPU, Python only puts work into a queue, and the GPU works through it. A clock that does not wait for the GPU measures how fast Python fills the queue, so `now()` calls `synchronize()`. The price: Python can no longer prepare the next step while the GPU computes.
 
 # %%
 script = workshop.ladder.start_script()
@@ -199,7 +199,7 @@ mine = nb02_checks.check_script(script)
 # %% [markdown]
 # ## Where is the time going?
 #
-# **Predict:** what percentage of its time does the loop spend waiting for images? The cell splits the step at the median speed of several turns into input and computation.
+# **Predict:** what percentage of its time does the loop spend waiting for images? The cell runs several turns, takes the step time at the median speed, and splits it into input and computation.
 
 # %%
 guess = "?"  # your number
@@ -222,15 +222,15 @@ session.note("ladder_1_ips", rung["images_per_s"], "img/s", "speed of rung 1")
 workshop.ladder.figure("1_single")
 
 # %% [markdown]
-# Each version of the script is a **rung** of the **ladder**, the figure at the end of notebook 00; this is the first. All have the same batch.
+# Each version of the script is a **rung** of the **ladder**, the figure at the end of notebook 00; this is the first. All rungs use the same batch size.
 #
-# Two worker processes decode *while* the model computes, so `input_ms` is only the part that is not hidden, plus the copy to the GPU. On a CPU, hidden is not free: see below.
+# Two worker processes decode *while* the model computes, so `input_ms` is only the part that is not hidden, plus the copy to the GPU. On a CPU, even the hidden part costs time: see below.
 #
 # ### Which operations?
 #
-# A **profiler** records every operation. Above, `trace=` profiled three extra, untimed steps. Compare shares, not milliseconds: three steps are few, and profiling costs time. [Perfetto](https://ui.perfetto.dev) opens its file, `trace.json.gz`, too.
+# A **profiler** records every operation. Above, `trace=` profiled three extra, untimed steps. Compare shares, not milliseconds: three steps are too few for exact times, and profiling slows them down. [Perfetto](https://ui.perfetto.dev) opens its file, `trace.json.gz`, too.
 #
-# Kinds: convolution, normalisation (batch norm), pointwise (ReLU and additions), optimizer (with `zero_grad`), copy, waiting (on a CPU for a batch, on a GPU while no kernel runs), and other (pooling, the last layer, the loss, Python). **Predict:** what share is convolution, and which kind is second?
+# Kinds: convolution, normalisation (batch norm), pointwise (ReLU and additions), optimizer (with `zero_grad`), copy, waiting (on a CPU, for a batch; on a GPU, the time without a running kernel), and other (pooling, the last layer, the loss, Python). **Predict:** what share is convolution, and which kind is second?
 
 # %%
 share, second = "?", "?"  # your numbers: percent, and a kind
@@ -260,7 +260,7 @@ for guess, whose, part, whole in (
     print(f"without it, at most {at_most(part, whole):.2f} × as fast; you expected {guess}")
 
 # %% [markdown]
-# 04 and 05 reduce waiting; 06 computes in 16 bits, and in **TF32**, float32 with fewer bits: the [default](https://docs.pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices) of convolutions on an A100 or newer.
+# 04 and 05 reduce waiting. 06 computes in 16 bits and in **TF32**, which is float32 with fewer bits. Convolutions use TF32 [by default](https://docs.pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices) on an A100 or newer.
 #
 # ## Can you feed the device faster?
 #
@@ -311,10 +311,12 @@ for _ in range(session.feed_turns):
     for name, row in tries.items():
         turns[name].append(step_ms(**row))
 print(f"ResNet-{session.layers}, {session.feed_size} px, batch {session.rung_batch};", end=" ")
-print(f"by as much as the wait? You expected {guess}")
+print(f"does the step shrink by as much as the wait? You expected {guess}")
 for name, ms in turns.items():
     whole, waited = np.median(ms, axis=0)
-    print(f"{name}: {waited:.1f} ms waiting + {whole - waited:.1f} ms copying and computing a step")
+    print(
+        f"{name}: {waited:.1f} ms waiting + {whole - waited:.1f} ms copying and computing, per step"
+    )
 for above, name in itertools.pairwise(turns):
     (whole, waited), (whole_now, waited_now) = np.transpose(turns[above]), np.transpose(turns[name])
     print(f"{name} ÷ {above}: speed", workshop.ratio(whole / whole_now), end="; ")
@@ -327,7 +329,7 @@ for above, name in itertools.pairwise(turns):
 #
 # ## Does a larger batch help?
 #
-# **Predict** two ratios of images/s: rung 1's batch to a batch of 2, and the largest batch to rung 1's. (The images are random numbers, made beforehand.)
+# **Predict** two ratios of images/s: at rung 1's batch over a batch of 2, and at the largest batch over rung 1's. (The images are random numbers, made beforehand.)
 #
 # If each step has a fixed cost, it takes *fixed + batch × time per image*: images/s rise, then flatten. **Your turn:** set `row` to the kind in your trace that cannot depend on the batch; compare it with the fixed cost.
 
@@ -387,11 +389,11 @@ found = ", ".join(f"batch {n}: {1000 * n / time:.0f}" for n, time in zip(counts,
 workshop.figure(fig, alt=f"Images/s, medians: {found}.")
 
 # %% [markdown]
-# If the fit is within about 20%, a fixed cost can explain the curve, and its share is the most that larger batches can save. Part of it is the optimizer, which moves the same weights for any batch; the rest includes Python's work per operation. If it is worse, and small batches all take equally long, Python fills a GPU's queue too slowly.
+# If the fit is within about 20%, a fixed cost can explain the curve, and its share is the most that larger batches can save. Part of it is the optimizer, which moves the same weights for any batch; the rest includes Python's work per operation. If the fit is worse and all small batches take equally long, Python cannot fill the GPU's queue fast enough.
 #
 # ### How much memory does the batch take?
 #
-# The backward pass needs the outputs of the layers, the **activations**, kept until then ([out of memory?](../docs/troubleshooting.md#out-of-memory)). The first convolution returns 3.2 MB per image. **Predict:** how many images fit into a V100's 16 GiB in FP32?
+# The backward pass needs the outputs of the layers, the **activations**, so they stay in memory until then ([out of memory?](../docs/troubleshooting.md#out-of-memory)). The first convolution returns 3.2 MB per image. **Predict:** how many images fit into a V100's 16 GiB in FP32?
 
 
 # %%
@@ -429,7 +431,7 @@ if device.type == "cuda":
     print(f"the peak grows by {(peaks[1] - peaks[0]) / 16e6:.0f} MB per image on this GPU")
 
 # %% [markdown]
-# By this count, both published batches need about half of a V100's memory, so memory does not explain them. The count leaves out the gradients of activations and cuDNN's workspace. On a GPU, the last line includes them.
+# By this count, both published batches need about half of a V100's memory. The count leaves out the gradients of activations and cuDNN's workspace, so it is a lower bound; on a GPU, the last line includes them. Unless these double the total, memory is not what limited the batch.
 #
 # ## What does a long run need?
 #
@@ -448,7 +450,7 @@ def resume(checkpoint, model, optimizer):
 
 
 def train_on(batches, checkpoint=None):
-    """Train on some batches, anew or from a checkpoint; return a checkpoint and the weights."""
+    """Train on batches, from the start or from a checkpoint; return a checkpoint and weights."""
     small.train().load_state_dict(start)
     optimizer = torch.optim.SGD(small.parameters(), lr=0.01, momentum=0.9)
     if checkpoint is not None:
