@@ -280,6 +280,9 @@ def judge_fit(yours: Function) -> None:
         refuse((not near(ALPHA, BETA), f"With α = {1e6 * ALPHA:.0f} µs and messages of 0.2 MB and"
                 f" more, it returns {1e6 * alpha:.0f} µs.", "Fit a line to all messages: even the"
                 " shortest takes α and its bytes / β."))  # fmt: skip
+        alpha, _ = like(yours(LARGE.copy(), LARGE / BETA - ALPHA / 5), (0.0, 0.0), "the result")
+        refuse((alpha >= 0, "It never returns an α below 0.",
+                "Return what the fit gives: a small negative α is noise."))  # fmt: skip
         return
     columns = np.stack([1 / SECONDS, SIZES / SECONDS], axis=1)
     unscaled = np.linalg.lstsq(columns, SECONDS)[0]
