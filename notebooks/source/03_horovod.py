@@ -3,7 +3,7 @@
 #
 # After this notebook, you can turn a single-GPU script into a multi-GPU one in five changes, recognise what goes wrong without each, write an all-reduce, and estimate what the exchange of gradients costs.
 #
-# **Time:** 120 minutes · **Needs:** notebook 02 · **On a CPU:** about 4 minutes to run · **With one GPU:** most of it runs on the CPU
+# **Time:** 120 minutes · **Needs:** notebook 02 · **On a CPU:** about 3 minutes to run · **With one GPU:** most of it runs on the CPU
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -100,7 +100,7 @@ slider.observe(lambda change: shown.update(Pretty(follow(change.new))), "value")
 slider
 
 # %% [markdown]
-# It takes `2 (n − 1)` steps. The other chunks travel at the same time: chunk `c` starts at rank `c`. In total a rank sends `2 (n − 1) / n` times their size: 153 MB with 4 ranks, 179 MB with 8. [Patarasuk and Yuan (2009)](https://doi.org/10.1016/j.jpdc.2008.09.002) showed that no algorithm in which the ranks do the adding can send less.
+# It takes `2 (n − 1)` steps. The other chunks travel at the same time: chunk `c` starts at rank `c`. In total a rank sends `2 (n − 1) / n` times their size: 153 MB with 4 ranks, 179 MB with 8. No algorithm in which the ranks do the adding can send less ([Patarasuk and Yuan, 2009](https://doi.org/10.1016/j.jpdc.2008.09.002)).
 #
 # **Your turn: write the ring** in 15 lines. In step `s` = 0, 1, …, rank `r` sends chunk `(r − s) % n` to the next rank and receives chunk `(r − s − 1) % n` from the one before. `dist.isend(tensor, rank)` and `dist.irecv(tensor, rank)`, which overwrites its tensor, return at once; call `wait()` on both before you touch a tensor. The chunks, `gradients.tensor_split(n)`, are views in a tuple: change them with `add_` and `copy_`.
 
@@ -122,7 +122,7 @@ nb03.check_ring(all_reduce, "ring.py")
 # %% [markdown]
 # ## What changes in your script?
 #
-# A launcher starts the ranks and passes each its number in an environment variable. An unchanged script ignores it, so every rank runs the whole training, with no error and no speed-up. Five changes, and the lines below them, turn this into one training run, with Horovod or PyTorch's `DistributedDataParallel` (DDP):
+# A launcher starts the ranks and passes each rank its number in an environment variable. An unchanged script ignores it, so every rank runs the whole training, with no error and no speed-up. Five changes, plus the rows below them, turn these copies into one training run, with Horovod or PyTorch's `DistributedDataParallel` (DDP):
 #
 # | | Horovod: `import horovod.torch as hvd` | DDP: `from torch import distributed as dist` |
 # |---|---|---|
@@ -143,7 +143,7 @@ nb03.check_ring(all_reduce, "ring.py")
 # 4. **Average the gradients** over all ranks.
 # 5. **Broadcast** rank 0's weights: they stay equal only if they start equal.
 #
-# [Only rank 0](../docs/troubleshooting.md#ddp-hangs-when-only-rank-0-validates) reports. With the optional row, report the **exposed** exchange, during which nothing else runs, as `communication`: from the last gradient to the update. Otherwise, it counts as `compute`.
+# [Only rank 0](../docs/troubleshooting.md#ddp-hangs-when-only-rank-0-validates) reports. With the optional row, report the **exposed** exchange as `communication`: the time from the last gradient to the update in which the step waits for messages. Otherwise, it counts as `compute`.
 #
 # > Horovod's last release is from June 2023, and its CI is [off](https://github.com/horovod/horovod/pull/4318): start new work with DDP.
 #
@@ -154,7 +154,7 @@ for rung in ("2_horovod", "2_ddp"):
     workshop.ladder.changes(rung)
 
 # %% [markdown]
-# First: is the script *correct*? Until your file has the changes, a finished one runs: Horovod's if it is built, else DDP's. (✓: *seen*, ✗: *missing*, ○: *not seen*.)
+# First: is the script *correct*? Until your file has the changes, a finished version runs: Horovod's if it is built, otherwise DDP's. (✓: *seen*, ✗: *missing*, ○: *not seen*.)
 
 # %%
 flags = ["--image-size", session.small_size, "--batch-size", session.small_batch]
@@ -192,15 +192,15 @@ if rung_ranks > 1:
 workshop.ladder.figure()
 
 # %% [markdown]
-# This is the **ladder**. Left: images/s, coloured by the parts of a step; each dot is one turn. Right: the speed-up over the rung before, with your prediction; a hollow mark means no clear difference. Eight V100s reach an efficiency of 89% (published). Below 1/*n*, *n* ranks are slower than one: [common on a CPU](../docs/troubleshooting.md#more-ranks-on-a-cpu-are-not-faster-too-many-threads), where one rank uses all cores.
+# This is the **ladder**. Left: images/s, coloured by the parts of a step. Right: the speed-up over the rung before, with your prediction. Eight V100s reach an efficiency of 89% (published). Below 1/*n*, *n* ranks are slower than one: [common on a CPU](../docs/troubleshooting.md#more-ranks-on-a-cpu-are-not-faster-too-many-threads), where one rank uses all cores.
 #
-# Which part of a step grew most? *n* ranks that share a CPU's cores need *n* times as long to compute. If compute grew by more, hidden messages may slow it down (measured below).
+# Which part of a step grew most? (With one GPU, there is one rank: any difference is overhead.) If *n* ranks share a CPU's cores, each needs about *n* times as long to compute. If compute grew by more, messages and the library's threads may slow it down: compare DDP, below.
 #
 # ## What goes wrong without each change?
 #
-# `leave_out.py` trains a small network on random images without one of changes 2 to 5, then without all four, like the unchanged script. It prints how many *different* images were seen, how far the weights moved, and how much the ranks' weights differ. **Predict** which number betrays which omission.
+# `leave_out.py` trains a small network on random images without one of changes 2 to 5, then without all four, like the unchanged script. It prints how many *different* images were seen, how far the weights moved, and how much the ranks' weights differ. **Predict** which number reveals which omission.
 #
-# **Your turn: write change 4** in two lines. With all changes, the weights must differ by 0.
+# **Your turn: write change 4** in two lines (Gloo may lack `ReduceOp.AVG`). With all changes, the weights differ by 0.
 
 # %%
 from torch import distributed as dist
@@ -213,7 +213,7 @@ def average(gradient):
 
 # %%
 nb03.check_average(average, "average.py")
-# what betrays each omission: "images", "moved" or "differ"
+# what reveals each omission: "images", "moved" or "differ"
 guess = {"share": "", "rate": "", "broadcast": "", "average": ""}
 
 # %%
@@ -284,7 +284,7 @@ for change, number in first.items():
 # - Without the **average**, the ranks start out equal, drift apart, and move further.
 # - Without **all four**, every rank runs the same training. Count the images.
 #
-# No run failed.
+# None of these runs raised an error.
 #
 # On two hosts with 8 GPUs each, only the launch command changes ([flags](../docs/commands.md#several-hosts), [hangs](../docs/troubleshooting.md#initialisation-hangs-across-hosts)). Run the first command on every host, or one of the others on a single host:
 #
@@ -297,7 +297,7 @@ for change, number in first.items():
 #
 # ## How long does a step wait for the exchange?
 #
-# A message takes a fixed **latency** α plus its bytes over the **bandwidth** β. DDP sends gradients in **buckets**. It sends a bucket as soon as it holds at least 25 MiB (26 MB), the first at 1 MiB. Horovod checks every millisecond and sends what is ready. Both begin *during* the backward pass; what outlasts it is exposed.
+# A message takes a fixed **latency** α plus its bytes over the **bandwidth** β. DDP sends gradients in **buckets**. It sends a bucket as soon as it holds at least 25 MiB (26 MB), the first at 1 MiB. Horovod checks every millisecond and sends what is ready. Both begin *during* the backward pass; whatever is still being sent after it is exposed.
 #
 # On the CPU, `overlap.py` times two all-reduces, Gloo's (PyTorch's library for CPUs) and yours, from 4 KiB to 32 MiB, then DDP's backward passes with exchange and without (`noop_hook`).
 
@@ -365,7 +365,7 @@ model.register_comm_hook(None, exchange)
 run = {"alone": [], "together": [], "parts": []}
 buckets, ends = [], [None] * dist.get_world_size()  # when each rank's last bucket was full
 for turn in range(1 + turns):  # DDP forms its buckets after the first pass
-    for exchanging in (False, True):
+    for exchanging in (False, True) if turn % 2 else (True, False):
         full.clear()
         loss = model(torch.randn(batch, 3, side, side)).square().mean()
         begin, seconds = timed(loss.backward)
@@ -394,7 +394,7 @@ dist.destroy_process_group()  # else a thread of Gloo can abort Python at its ex
 # %% [markdown]
 # ### Latency and bandwidth
 #
-# α is Gloo's shortest time for a small message. β is fitted to messages of at least 4 MiB, the size of buckets; smaller ones can beat the line. It counts the bytes of the message, not those on a link.
+# α is Gloo's shortest time for a small message. β is fitted to messages of at least 4 MiB, like most buckets; smaller ones can lie well above or below the line. It counts the bytes of the message, not those on a link.
 #
 # A 32 MiB message has 8,192 times the bytes of a 4 KiB message. **Predict** how many times as long it takes.
 
@@ -418,7 +418,7 @@ fig, axes = plt.subplots(figsize=(9, 3.6), layout="constrained")
 colour = workshop.MEANING["communication"]
 axes.loglog(swept_bytes, 1e3 * line, "-", color="0.55", lw=1, label="α + bytes / β")
 axes.loglog(swept_bytes, 1e3 * seconds, "o", color=colour, label="Gloo")
-axes.loglog(swept_bytes, 1e3 * own, "o", color=colour, mfc="white", label="ring.py")
+axes.loglog(swept_bytes, 1e3 * own, "o", color=colour, mfc="none", ms=9, label="ring.py")
 axes.axvline(25 * 2**20, color="0.55", lw=1, ls=":", label="a bucket of DDP")
 axes.legend()
 axes.set_xscale("log", base=2)
@@ -436,9 +436,9 @@ workshop.figure(fig, alt=f"Time of an all-reduce by size: {said}.")
 # %% [markdown]
 # ### The exposed time
 #
-# From 4 to 64 KiB, α dominates: 16 times the bytes cost little more. That is why gradients travel in buckets. Your ring may be slower for large messages because Gloo adds one part of a chunk while it receives the next.
+# From 4 to 64 KiB, α dominates: 16 times the bytes take far less than 16 times as long. That is why gradients travel in buckets.
 #
-# **Your turn: predict when the last message arrives,** in five lines. `full` lists when each bucket is full (seconds after the pass began), `takes` how long each message takes; `alone` is the length of the pass without exchange. Messages leave in the order of the list, each through the sender that becomes free first (Gloo has two, its threads; NCCL one, a stream).
+# **Your turn: predict when the last message arrives,** in five lines. `full` lists when each bucket is full, in seconds after the pass began; `takes` lists how long each message takes; `alone` is the length of the pass without exchange. Messages leave in the order of the list, each through the sender that becomes free first (Gloo has two senders, its threads; NCCL has one, a stream).
 #
 # **Predict**, in milliseconds, how long after the end of DDP's pass its last message arrives.
 
@@ -463,11 +463,12 @@ by_turn = np.subtract(run["together"], run["alone"])
 longer = np.median(by_turn)
 least, most = 1e3 * by_turn.min(), 1e3 * by_turn.max()
 waiting, messages = np.median(run["parts"], axis=0)
+rests = 1e3 * (by_turn - np.sum(run["parts"], axis=1))  # of each turn
 rows = {
-    f"a backward pass takes longer with exchange ({least:.0f} to {most:.0f})": longer,
-    "- the wait of rank 0 for the slowest": waiting,
-    "- messages after that": messages,
-    "- the rest, such as computation that messages slow down": longer - waiting - messages,
+    f"added to a backward pass by the exchange ({least:.0f} to {most:.0f})": longer,
+    "- rank 0 waits for the slowest rank": waiting,
+    "- messages after that (what you predicted)": messages,
+    f"- the rest ({rests.min():.0f} to {rests.max():.0f})": longer - waiting - messages,
     "the last message alone, shortest": measured["messages"][-1],
     "your function's prediction of the messages": after_the_pass(full, takes, alone, 2),
 }
@@ -479,7 +480,7 @@ session.note("exposed_ms", 1e3 * messages, "ms", "exposed exchange of a pass, wi
 # %% [markdown]
 # Little of the last message can be hidden: the pass ends soon after its bucket is full.
 #
-# Hidden messages are not free: on shared hardware (cores with Gloo, a few multiprocessors with NCCL), they slow the computation down. Your function ignores this, and the wait for the slowest rank.
+# Hidden messages share hardware with the computation (cores with Gloo, a few multiprocessors with NCCL) and can slow it down; only a rest whose range excludes 0 shows that. Your function ignores this, and the wait for the slowest rank.
 #
 # ### The exchange in your script
 #
@@ -509,13 +510,13 @@ if gpus <= 1:
     print(f"{1e3 * transfer:7.1f} ms  for all gradients by α + bytes / β, with none hidden")
 
 # %% [markdown]
-# DDP's figure shows one step, the table the mean of three. In the shaded parts, only the exchange runs; an orange main thread hands over a bucket. The trace also counts exposed moments before the last gradient: hand-overs, and DDP's short broadcasts of batch norm's statistics in the forward pass. The profiler does not see Horovod's thread.
+# DDP's figure shows one step; the tables show the mean of three. In the shaded parts, only the exchange runs; an orange main thread hands over a bucket. The trace adds exposed moments before the last gradient (hand-overs, DDP's broadcasts of batch norm's statistics), and counts the last message as hidden behind DDP's copies (yellow); the script counts all time after the last gradient. The profiler does not see Horovod's thread.
 #
-# An all-reduce ends [when every rank has joined](../docs/troubleshooting.md#a-collective-times-out-although-every-rank-makes-it) and the cores have added it up. If, on a CPU, more is exposed than all gradients would take by α + bytes / β, most of the rest is waiting, which a faster network does not shorten. The profiler slows only rank 0.
+# If, on a CPU, more is exposed than all gradients would take by α + bytes / β, [waiting for the other rank](../docs/troubleshooting.md#a-collective-times-out-although-every-rank-makes-it) and busy cores remain; a faster network shortens neither.
 #
 # ## What would eight GPUs lose?
 #
-# There is no recorded run on several GPUs, so let your function predict one, with the link speeds that [NCCL 2.20 assumes](https://github.com/NVIDIA/nccl/tree/v2.20.5-1/src/graph) and the recorded step of an H100. Assume that backward takes two thirds of it, and that buckets fill in the same proportions as above. **Predict** how many of the five links cost eight GPUs more than 5%.
+# No run on several GPUs is recorded, so let your function predict one, with the link speeds that [NCCL 2.20 assumes](https://github.com/NVIDIA/nccl/tree/v2.20.5-1/src/graph) and the recorded step of an H100. Assume that backward takes two thirds of it, and that buckets fill in the same proportions as above. **Predict** with how many of the five links eight GPUs lose more than 5% of their speed.
 
 # %%
 guess = None  # your number
@@ -536,7 +537,7 @@ for link, gigabytes, hop in (  # per second, GPU (or host) and direction; second
     exposed = after_the_pass(ready.tolist(), takes.tolist(), ready[-1], 1)
     print(f"{link:26}{1e3 * takes.sum():14.1f}{1e3 * exposed:10.1f}", end="")
     print(f"{step / (step + exposed):12.1%}")
-print(f"You predicted that {'?' if guess is None else guess} of these cost more than 5%.")
+print(f"You predicted that {'?' if guess is None else guess} of these lose more than 5%.")
 
 # %% [markdown]
 # Only 10-Gbit Ethernet does. Measured, however, eight V100s (published, batch 208 each) take 18 ms longer per step than one, far more than this estimate: notebook 08 looks for the reasons.
@@ -577,14 +578,14 @@ print(f"lowest first: {', '.join(order)}; you predicted {', '.join(guess) or '?'
 session.expect(losses)
 
 # %% [markdown]
-# Scaling the rate alone is not enough: over ten recorded seeds, neither the scaled run without warm-up nor the unscaled one ends reliably below guessing. With warm-up, the loss may also climb at first, but ends closest to the small batch's. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) warm up because the network changes rapidly at first; their ResNet-50 reached almost the same ImageNet error at a batch of 8,192 (23.74%) as at 256 (23.60%).
+# Scaling the rate alone is not enough: in ten recorded runs with different seeds, neither the scaled run without warm-up nor the unscaled one ends reliably below guessing. With warm-up, the loss may also climb at first, but ends closest to the small batch's. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) warm up because the network changes rapidly at first.
 #
 # ## Key takeaways
 #
 # - Five changes: start and pick a device, share the images, scale the rate, average, broadcast.
-# - Without any of the last four, the script still runs. Count the images, compare the weights, and print the rate.
-# - A message takes latency plus bytes over bandwidth. On fast links, little more than the last message is exposed; waiting and shared hardware can cost more.
+# - If you leave out any of the last four, the script still runs. Count the images, compare the weights, and print the rate.
+# - A message takes latency plus bytes over bandwidth. On fast links, little more than the last message is exposed.
 #
-# **Try it:** delete the division in `average.py`, and run `leave_out.py` again. Which number betrays it?
+# **Try it:** delete the division in `average.py`, and run `leave_out.py` again. Which number reveals it?
 #
 # Does the input keep up with several GPUs? Notebook 04 measures it.
