@@ -48,9 +48,9 @@ random.seed(seed)
 # %% [markdown]
 # ## Where is the time going?
 #
-# The talk behind this course, *AV Datasets & Multi-GPU Training* (2018), ends its first recipe with a warning: *"Your new bottleneck is likely the data pipeline now!"* Eight GPUs consume about seven times as many images per second as one, from the same CPU and disk. In the recipe, a Python loop prepares the images; the next cell times one.
+# The talk behind this course, *AV Datasets & Multi-GPU Training* (2018), ends its first recipe with a warning: *"Your new bottleneck is likely the data pipeline now!"* Eight GPUs consume about seven times as many images per second as one, from the same CPU and disk. In the recipe, a Python loop prepares the images. The next cell times such a loop.
 #
-# **Predict:** how many such loops have to run in parallel to keep one V100 busy (1,443 images/s)? (This number is the *Total IPS* of [NVIDIA's ResNet-50 v1.5 for MXNet, container 18.12](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5).)
+# **Predict:** how many such loops have to run in parallel to keep one V100 busy? (It trains at 1,443 images/s: the *Total IPS* of [NVIDIA's ResNet-50 v1.5 for MXNet, container 18.12](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5).)
 
 # %%
 paths = sorted((session.data_root / "train").rglob("*.jpg"))
@@ -92,7 +92,7 @@ print(f"You predicted {'?' if loops is None else loops} for one V100")
 # %% [markdown]
 # ## Many small files
 #
-# ImageNet is 1.3 million files, each to be opened, read and closed. **Predict:** what percentage of the loop's time does that take, and which takes longer, decoding or resizing?
+# ImageNet is 1.3 million files, each to be opened, read and closed. **Predict:** if the files are in memory, what percentage of the loop's time does that take, and which takes longer, decoding or resizing?
 
 # %%
 guess = "?"  # such as "5%; resizing"
@@ -125,7 +125,7 @@ for name, seconds in zip(parts, each, strict=True):
 print("You predicted", guess)
 
 # %% [markdown]
-# If your files are cached in memory, reading them is nearly free. (The parts are timed separately, so they need not add up to the whole.)
+# The cell had just read these files, so they came from memory, and reading them was nearly free. Notebook 01 has the cold reads. (The parts are timed separately, so they need not add up to the whole.)
 #
 # Two remedies: if files are *not* cached, **store** the images so that a few large reads suffice (TFRecord); in any case, **decode** on all cores while the device computes (worker processes, tf.data).
 #
@@ -199,11 +199,13 @@ def read(path):
 
 # %%
 read = nb04.check_read(read)
+guess = "?"  # what a reader would do without the checksum of the length
 first = next(iter(read(shards[0])))
 damaged = bytearray(Path(shards[0]).read_bytes())
 damaged[5] ^= 1
 Path("damaged").write_bytes(damaged)
 print(f"The length is {len(first):,}, damaged {int.from_bytes(damaged[:8], 'little'):,} bytes")
+print("You predicted", guess)
 try:
     next(iter(read("damaged")))
 except ValueError as error:
@@ -219,7 +221,7 @@ if TF:
 # %% [markdown]
 # Without the checksum, a reader would ask for a terabyte. A checksum catches any single flipped bit, but not a misunderstanding: in the talk's schema, labels start at 0. A program that expects 1 is off by one, often without an error.
 #
-# What do you gain from shards if opening a file is slow? The next cell computes it for one reader, with assumed values. **Predict:** on a hard disk, how many times faster is it to read from a shard? Which disk feeds an H100 (4,875 images/s) from files?
+# What do you gain from shards if opening a file is slow? The next cell computes it for one reader, with assumed values. **Predict:** on a hard disk, how many times as fast is reading from a shard? Which disk can feed an H100 (4,875 images/s) from single files?
 
 # %%
 guess = "?"  # such as "2 times; the SSD"
@@ -234,7 +236,7 @@ print("You predicted", guess)
 # %% [markdown]
 # ## Worker processes in PyTorch
 #
-# For data that is read from front to back, PyTorch has `IterableDataset`. Here, several worker processes each read some of the shards with your `read` and decode with Pillow. A sampler splits a `Dataset` with `__getitem__` among ranks. Nothing does this for an `IterableDataset`: each worker on each rank (notebook 03) reads everything unless it picks its own shards.
+# For data that is read from front to back, PyTorch has `IterableDataset`. Here, several worker processes each read some of the shards with your `read` and decode with Pillow. In notebook 03, a sampler split a `Dataset` with `__getitem__` among the ranks. An `IterableDataset` has no sampler: each worker on each rank reads everything unless it picks its own shards.
 #
 # **Your turn.** Every shard needs exactly one reader among all workers of all ranks, and the ranks need equal shares, as they take the same number of steps.
 
@@ -271,7 +273,7 @@ class Shards(torch.utils.data.IterableDataset):
 # %% [markdown]
 # The next cell starts the workers and feeds a simulated device, which sleeps for as long as a real one would compute (`device` is its speed). If you have a GPU, it stays idle. Two inputs take turns; the printed ratio is the median of the turns' ratios, not the ratio of the two speeds. A difference is clear if there are at least five turns, all on the same side of 1.
 #
-# **Predict** how many times as fast as the Python loop the workers are. The later cells with `measure` ask the same about another pair.
+# **Predict** how many times as fast as the Python loop the workers are. Each later cell that calls `measure` compares another pair: predict its ratio, too.
 
 # %%
 photos = Shards(rank=0, size=1)
@@ -324,7 +326,7 @@ print(f"The device alone: {device:,.0f} images/s")
 #
 # You describe the work once; tf.data then runs it in its own threads, without Python.
 #
-# **Read, shuffle, parse, decode, batch.** The JPEG's header gives the image's size, so the box can be chosen before decoding, which then skips most of what is outside. These steps run one after the other, while the device waits. Is that faster than the Python loop?
+# **Read, shuffle, parse, decode, batch.** The JPEG's header gives the image's size, so the box can be chosen before decoding, which then skips most of what is outside. `antialias=True` matches Pillow, which always antialiases. These steps run one after the other, while the device waits. Is that faster than the Python loop?
 
 # %%
 if TF:
@@ -358,7 +360,7 @@ if TF:
     measure("tf.data", guess)
 
 # %% [markdown]
-# If there is no clear difference: Pillow works in C, too, so avoiding Python saves little. **Parallel map** decodes up to *n* images at a time on *n* cores. The wait for the device remains, except that the map makes up to *n* images meanwhile. The cell prints this bound.
+# If there is no clear difference, two effects may cancel: tf.data decodes fewer pixels, but its antialiased resize can take longer than Pillow's. (*Try it*, at the end, turns antialiasing off.) **Parallel map** decodes up to *n* images at a time on *n* cores. The input still waits for the device, but the map can make up to *n* images meanwhile. The cell prints the largest speed-up that this allows.
 #
 # **Your turn.** Write this stage and the next, in one line each.
 
@@ -432,9 +434,9 @@ if TF:
 # - **No shard** is what the talk's recipe 2 does: every rank reads the whole file.
 # - **Shuffle, shard**: each rank shuffles with a different seed, so the eighths overlap, and about a third of the images are never read ((7/8)⁸ = 34%).
 # - **Shuffle with one seed, shard** is right but wasteful: each rank reads all records and drops seven of every eight.
-# - **Shard, shuffle** is right and cheap. Shard the *file names*, before anything is read. If shards differ in size, `.take(steps)` gives all ranks the number of steps of the smallest. Each rank sees the same eighth in every epoch, unless you reshuffle the files with a common seed.
+# - **Shard, shuffle** is right and cheap. Shard the *file names*, before anything is read. If shards differ in size, `.take(steps)` limits all ranks to the steps of the rank with the fewest images. Each rank sees the same eighth in every epoch, unless you reshuffle the files with a common seed.
 #
-# **Your turn.** Put the stages together, for one rank of many: which order do `batch`, `interleave`, `map`, `prefetch`, `shard` and `shuffle` need? `tf.data.Dataset.from_tensor_slices(list(shards))` is a dataset of file names, and its `.interleave(tf.data.TFRecordDataset)` reads several of them at a time, which hides network latency. `shuffle` should hold JPEGs of 100 KB, not crops of 150 KB. `decode_crop` above returns an image and its label. `tf.data.AUTOTUNE` lets tf.data choose a buffer size or `num_parallel_calls`.
+# **Your turn.** Put the stages together, for one rank of many: which order do `batch`, `interleave`, `map`, `prefetch`, `shard` and `shuffle` need? `tf.data.Dataset.from_tensor_slices(list(shards))` is a dataset of file names, and its `.interleave(tf.data.TFRecordDataset)` takes records from several of them in turn; with `num_parallel_calls`, it reads these files at the same time, which hides network latency. `shuffle` should hold JPEGs of 100 KB, not crops of 150 KB. `decode_crop` above returns an image and its label. `tf.data.AUTOTUNE` lets tf.data choose a buffer size or `num_parallel_calls`.
 #
 # The next cell checks your function on small shards; then it and `+ prefetch` take turns. **Predict:** do `interleave` and AUTOTUNE change the speed?
 
@@ -454,10 +456,14 @@ if TF:
     measure("pipeline", guess, before="+ prefetch")
 
 # %% [markdown]
-# The figure shows each input and the share of time in which it keeps the device busy. Those with a dark bar work while it computes. Bars show each input's last turns, so compare inputs by the ratios above. The further left of the dashed line a bar ends, the longer **the device waits for its input**; within a few percent of it, the input keeps up.
+# The next cell measures all inputs once more, in turns. The figure shows their speeds and the share of the time in which each keeps the device busy; those with a dark bar work while it computes. If a ratio above disagrees with the figure, another program probably disturbed those turns. If `pipeline` is no faster than `+ prefetch`: the shards are in memory, so there is no latency to hide, and AUTOTUNE has no more cores to use. The further left of the dashed line a bar ends, the longer **the device waits for its input**; within a few percent of it, the input keeps up.
 
 # %%
+timed = dict(zip(timed, np.array([[rate(x) for x in timed] for _ in range(rounds)]).T, strict=True))
 speed = {name: float(np.median(values)) for name, values in timed.items()}
+if TF:
+    once_more = workshop.ratio(timed["+ prefetch"] / timed["+ parallel map"])
+    print(f"+ prefetch over + parallel map, once more: {once_more}")
 fig, ax = plt.subplots(figsize=(9, 3.8), layout="constrained")
 shares = {f"{name}: {speed[name] / device:.0%}": values for name, values in timed.items()}
 workshop.ranges(ax, shares, "input")
@@ -465,8 +471,11 @@ for name, bar in zip(timed, ax.patches, strict=True):
     bar.set_alpha(1 if name in ahead else 0.4)
 ax.axvline(device, color="black", ls="--")
 ax.text(device, -0.6, "the device alone ", ha="right")
+ax.set_ylabel("dark: works ahead")
 busy = max(speed.values()) / device
-session.note("busy", 100 * busy, "%", "time in which the device is busy, at best")
+session.note(
+    "busy", 100 * busy, "%", "share of the time in which the device is busy, with the fastest input"
+)
 title = f"The device is busy {min(speed.values()) / device:.0%} to {busy:.0%} of the time"
 ax.set(title=title, xlabel="images/s, 224 px: median, and a dot per turn")
 found = ", ".join(f"{name} {value:.0f}" for name, value in speed.items())
@@ -475,7 +484,7 @@ workshop.figure(fig, alt=f"Images/s with a device of {device:,.1f}: {found}.")
 # %% [markdown]
 # ## Which input, and how many cores?
 #
-# Now the inputs that work ahead take turns without a device. A device's images/s divided by those of one core is the number of cores that keep it busy, if the speed grows linearly with the cores. **Predict** whether tf.data is faster than PyTorch's workers, and whether one H100 needs as many cores as loops at the top.
+# Now the inputs that work ahead take turns without a device. A device's images/s divided by those of one core is the number of cores that keep it busy, if the speed grows linearly with the cores. **Predict** whether tf.data is faster than PyTorch's workers, and whether one H100 needs more or fewer cores than Python loops (first output).
 
 # %% tags=["results"]
 guess = "?"  # such as "workers; 20 cores, fewer than loops"
@@ -498,7 +507,7 @@ if TF:
 session.expect({f"input.h100.{way}": None for way in ("synthetic", "dali", "tfrecord")})
 
 # %% [markdown]
-# Busy cores can slow each other down, and workers also copy batches. These are cores for one GPU, and training needs some, too; eight GPUs in a server share some 100 to 200. DALI (notebook 05) decodes on the GPU instead: that frees most of the cores and costs the recorded H100 a tenth of its speed (4,424 of 4,875).
+# Busy cores can slow each other down, and workers also copy batches. These cores feed one GPU, and the training process needs some, too; in a server, eight GPUs share roughly 100 to 200 cores. DALI (notebook 05) decodes on the GPU instead: that frees most of the cores and costs the recorded H100 a tenth of its speed (4,424 of 4,875).
 #
 # ## How good is a shuffle buffer?
 #
@@ -545,7 +554,7 @@ if TF:
 #
 # ## Train from your shards on a slow device
 #
-# The next cell takes a few steps of the course's library in TensorFlow, on the CPU, at 64 pixels, with the library's own tf.data stages. **Predict** the images/s in the cell after it: would your `pipeline` keep up?
+# The next cell trains for a few steps with the course's library: TensorFlow on the CPU, images of 64 pixels from your shards, and the library's own tf.data stages. **Predict** its speed in images/s, which the cell after it prints. Would your `pipeline` keep up?
 
 # %% language="bash" magic_args="-e"
 # [ "$TF" ] || { echo "TensorFlow is missing: make setup WITH=tensorflow"; exit 0; }
@@ -558,7 +567,7 @@ if TF:
     guess = "?"  # such as "50; yes"
     trained = json.loads(Path("tensorflow.json").read_text())["metrics"]["train.total_ips"][0]
     print(f"After the first step: {trained:.0f} images/s; you predicted {guess}.")
-    print(f"Your pipeline, at 224 px, would deliver {np.median(turns[:, -1]):.0f}.")
+    print(f"Your pipeline, alone on these cores, delivers {np.median(turns[:, -1]):.0f} at 224 px.")
 
 # %% [markdown]
 # A slow device hides a slow input: tune the input for the device you will train on. Decode on all cores and prefetch: a step then takes as long as the slower of input and device.
@@ -568,4 +577,4 @@ if TF:
 # - TFRecord replaces many small files with a few large ones. Its checksums detect damaged records, but not misread features. For PyTorch, shards can also be tar files ([WebDataset](https://github.com/webdataset/webdataset)) or MDS ([MosaicML Streaming](https://github.com/mosaicml/streaming)).
 # - Give every shard to one worker of one rank, before anything shuffles. Shuffle across the classes when you write the shards.
 #
-# **Try it:** predict which stages keep a V100 in FP32 (same table: 400.2 images/s) busy, then call `rate(name, batch_size / 400.2)` in a new cell. Or set `antialias=False` in `decode_crop`, and rerun the cells from there on: does the ranking of tf.data and PyTorch's workers change?
+# **Try it:** predict which stages keep a V100 in FP32 (same table: 400.2 images/s) busy, then call `rate(name, batch_size / 400.2)` in a new cell. Or set `antialias=False` in `decode_crop`, and rerun the cells from there on: does the ranking of tf.data and PyTorch's workers change? With a GPU, replace the sleep in `rate` with a training step on a fixed batch, followed by `torch.cuda.synchronize()`: does the ranking stay?
