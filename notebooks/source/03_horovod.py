@@ -40,7 +40,7 @@ os.environ |= {name.upper(): str(value) for name, value in settings.items()}
 #
 # ## Do two half batches give the gradient of a whole one?
 #
-# In **data parallelism**, each rank has the whole model and a share of the *images*: here, two ranks, half a batch each.
+# In **data parallelism**, each rank has the whole model and a share of the *images*: here, two ranks, half a batch each. **Predict** the answer, without and with batch norm.
 
 # %%
 from torch import nn
@@ -100,9 +100,9 @@ slider.observe(lambda change: shown.update(Pretty(follow(change.new))), "value")
 slider
 
 # %% [markdown]
-# It takes `2 (n − 1)` steps. The other chunks travel at the same time: chunk `c` starts at rank `c`. In total a rank sends `2 (n − 1) / n` times their size: 153 MB with 4 ranks, 179 MB with 8. No algorithm in which the ranks do the adding can send less ([Patarasuk and Yuan, 2009](https://doi.org/10.1016/j.jpdc.2008.09.002)).
+# It takes `2 (n − 1)` steps. The other chunks travel at the same time: chunk `c` starts at rank `c`. In total, a rank sends `2 (n − 1) / n` times the size of the gradients: 153 MB with 4 ranks, 179 MB with 8. No algorithm can send less if the ranks themselves do the adding ([Patarasuk and Yuan, 2009](https://doi.org/10.1016/j.jpdc.2008.09.002)).
 #
-# **Your turn: write the ring** in 15 lines. In step `s` = 0, 1, …, rank `r` sends chunk `(r − s) % n` to the next rank and receives chunk `(r − s − 1) % n` from the one before. `dist.isend(tensor, rank)` and `dist.irecv(tensor, rank)`, which overwrites its tensor, return at once; call `wait()` on both before you touch a tensor. The chunks, `gradients.tensor_split(n)`, are views in a tuple: change them with `add_` and `copy_`.
+# **Your turn: write the ring**. In step `s` = 0, 1, …, rank `r` sends chunk `(r − s) % n` to the next rank and receives chunk `(r − s − 1) % n` from the one before. `dist.isend(tensor, rank)` and `dist.irecv(tensor, rank)`, which overwrites its tensor, return at once; call `wait()` on both before you touch a tensor. The chunks, `gradients.tensor_split(n)`, are views in a tuple: change them with `add_` and `copy_`.
 
 # %%
 import torch  # other processes run this cell: import here what it uses
@@ -122,7 +122,7 @@ nb03.check_ring(all_reduce, "ring.py")
 # %% [markdown]
 # ## What changes in your script?
 #
-# A launcher starts the ranks and passes each rank its number in an environment variable. An unchanged script ignores it, so every rank runs the whole training, with no error and no speed-up. Five changes, plus the rows below them, turn these copies into one training run, with Horovod or PyTorch's `DistributedDataParallel` (DDP):
+# A launcher starts the ranks and passes each rank its number in an environment variable. An unchanged script ignores it, so every rank runs the whole training. Five changes, plus the rows below them, turn these copies into one training run, with Horovod or PyTorch's `DistributedDataParallel` (DDP):
 #
 # | | Horovod: `import horovod.torch as hvd` | DDP: `from torch import distributed as dist` |
 # |---|---|---|
@@ -147,7 +147,7 @@ nb03.check_ring(all_reduce, "ring.py")
 #
 # > Horovod's last release is from June 2023, and its CI is [off](https://github.com/horovod/horovod/pull/4318): start new work with DDP.
 #
-# **Your turn.** Choose a library (either works on every rung). Change your `runs/train.py` before you open a solution:
+# **Your turn.** Choose a library. Change your `runs/train.py` before you open a solution:
 
 # %%
 for rung in ("2_horovod", "2_ddp"):
@@ -200,7 +200,7 @@ workshop.ladder.figure()
 #
 # `leave_out.py` trains a small network on random images without one of changes 2 to 5, then without all four, like the unchanged script. It prints how many *different* images were seen, how far the weights moved, and how much the ranks' weights differ. **Predict** which number reveals which omission.
 #
-# **Your turn: write change 4** in two lines (Gloo may lack `ReduceOp.AVG`). With all changes, the weights differ by 0.
+# **Your turn: write change 4** in two lines. With all changes, the weights differ by 0.
 
 # %%
 from torch import distributed as dist
@@ -281,8 +281,8 @@ for change, number in first.items():
 # - Without the [**share**](../docs/troubleshooting.md#every-rank-reads-the-whole-data-set), all ranks see the same images. The weights even move *further*: averaging the gradients of different images cancels part of them.
 # - Without the [**scaled rate**](../docs/troubleshooting.md#accuracy-is-lower-than-on-one-gpu), the weights move only about 1/n as far on n ranks.
 # - Without the **broadcast**, the ranks' weights differ, so the average is not the gradient of any rank's model.
-# - Without the **average**, the ranks start out equal, drift apart, and move further.
-# - Without **all four**, every rank runs the same training. Count the images.
+# - Without the **average**, the ranks' weights start out equal, drift apart, and move further.
+# - Without **all four**, every rank runs the same training.
 #
 # None of these runs raised an error.
 #
@@ -394,7 +394,7 @@ dist.destroy_process_group()  # else a thread of Gloo can abort Python at its ex
 # %% [markdown]
 # ### Latency and bandwidth
 #
-# α is Gloo's shortest time for a small message. β is fitted to messages of at least 4 MiB, like most buckets; smaller ones can lie well above or below the line. It counts the bytes of the message, not those on a link.
+# α is Gloo's shortest time for a small message. β is fitted to messages of at least 4 MiB, like most buckets; smaller ones can lie well above or below the line. β counts the bytes of the message, not those on a link.
 #
 # A 32 MiB message has 8,192 times the bytes of a 4 KiB message. **Predict** how many times as long it takes.
 
@@ -419,7 +419,7 @@ colour = workshop.MEANING["communication"]
 axes.loglog(swept_bytes, 1e3 * line, "-", color="0.55", lw=1, label="α + bytes / β")
 axes.loglog(swept_bytes, 1e3 * seconds, "o", color=colour, label="Gloo")
 axes.loglog(swept_bytes, 1e3 * own, "o", color=colour, mfc="none", ms=9, label="ring.py")
-axes.axvline(25 * 2**20, color="0.55", lw=1, ls=":", label="a bucket of DDP")
+axes.axvline(25 * 2**20, color="0.55", lw=1, ls=":", label="DDP's bucket size")
 axes.legend()
 axes.set_xscale("log", base=2)
 units = [f"{n / 2**20:.0f} MiB" if n >= 2**20 else f"{n / 2**10:.0f} KiB" for n in swept_bytes]
@@ -480,7 +480,7 @@ session.note("exposed_ms", 1e3 * messages, "ms", "exposed exchange of a pass, wi
 # %% [markdown]
 # Little of the last message can be hidden: the pass ends soon after its bucket is full.
 #
-# Hidden messages share hardware with the computation (cores with Gloo, a few multiprocessors with NCCL) and can slow it down; only a rest whose range excludes 0 shows that. Your function ignores this, and the wait for the slowest rank.
+# Hidden messages share hardware with the computation (cores with Gloo, a few multiprocessors with NCCL) and can slow it down. You can conclude that only if the range of the rest excludes 0. Your function ignores this and the wait for the slowest rank, and assumes that each message takes its shortest time.
 #
 # ### The exchange in your script
 #
@@ -510,13 +510,13 @@ if gpus <= 1:
     print(f"{1e3 * transfer:7.1f} ms  for all gradients by α + bytes / β, with none hidden")
 
 # %% [markdown]
-# DDP's figure shows one step; the tables show the mean of three. In the shaded parts, only the exchange runs; an orange main thread hands over a bucket. The trace adds exposed moments before the last gradient (hand-overs, DDP's broadcasts of batch norm's statistics), and counts the last message as hidden behind DDP's copies (yellow); the script counts all time after the last gradient. The profiler does not see Horovod's thread.
+# DDP's figure shows one step, the tables the mean of three, the script's number the mean of all timed ones. In the shaded parts, only the exchange runs; an orange main thread hands over a bucket. The trace adds exposed moments before the last gradient (such as hand-overs), and counts the last message only while DDP copies nothing (yellow); the script counts all time after the last gradient. The profiler does not see Horovod's thread.
 #
-# If, on a CPU, more is exposed than all gradients would take by α + bytes / β, [waiting for the other rank](../docs/troubleshooting.md#a-collective-times-out-although-every-rank-makes-it) and busy cores remain; a faster network shortens neither.
+# If, on a CPU, more is exposed than all gradients would take by α + bytes / β, [waiting for the other rank](../docs/troubleshooting.md#a-collective-times-out-although-every-rank-makes-it) and busy cores cause the rest; a faster network shortens neither.
 #
 # ## What would eight GPUs lose?
 #
-# No run on several GPUs is recorded, so let your function predict one, with the link speeds that [NCCL 2.20 assumes](https://github.com/NVIDIA/nccl/tree/v2.20.5-1/src/graph) and the recorded step of an H100. Assume that backward takes two thirds of it, and that buckets fill in the same proportions as above. **Predict** with how many of the five links eight GPUs lose more than 5% of their speed.
+# No run on several GPUs is recorded, so let your function predict one, with the link speeds that [NCCL 2.20 assumes](https://github.com/NVIDIA/nccl/tree/v2.20.5-1/src/graph) and the recorded step of an H100. Assume that backward takes two thirds of it, with buckets that fill as above. **Predict** with how many of the five links eight GPUs lose more than 5% of their speed.
 
 # %%
 guess = None  # your number
@@ -540,7 +540,7 @@ for link, gigabytes, hop in (  # per second, GPU (or host) and direction; second
 print(f"You predicted that {'?' if guess is None else guess} of these lose more than 5%.")
 
 # %% [markdown]
-# Only 10-Gbit Ethernet does. Measured, however, eight V100s (published, batch 208 each) take 18 ms longer per step than one, far more than this estimate: notebook 08 looks for the reasons.
+# Only 10-Gbit Ethernet does. In published measurements, however, eight V100s (batch 208 each) take 18 ms longer per step than one, far more than this estimate: notebook 08 looks for the reasons.
 #
 # ## What does the larger batch change?
 #
@@ -578,12 +578,12 @@ print(f"lowest first: {', '.join(order)}; you predicted {', '.join(guess) or '?'
 session.expect(losses)
 
 # %% [markdown]
-# Scaling the rate alone is not enough: in ten recorded runs with different seeds, neither the scaled run without warm-up nor the unscaled one ends reliably below guessing. With warm-up, the loss may also climb at first, but ends closest to the small batch's. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) warm up because the network changes rapidly at first.
+# Scaling the rate alone is not enough: in ten recorded runs, neither the scaled run without warm-up nor the unscaled one ends reliably below guessing. With warm-up, the loss may also climb at first, but ends closest to the small batch's. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) warm up because the network changes rapidly at first.
 #
 # ## Key takeaways
 #
 # - Five changes: start and pick a device, share the images, scale the rate, average, broadcast.
-# - If you leave out any of the last four, the script still runs. Count the images, compare the weights, and print the rate.
+# - If you leave out any of the last four, the script still runs. Count the images, compare the weights, print the rate.
 # - A message takes latency plus bytes over bandwidth. On fast links, little more than the last message is exposed.
 #
 # **Try it:** delete the division in `average.py`, and run `leave_out.py` again. Which number reveals it?

@@ -92,7 +92,7 @@ print(f"You predicted {'?' if loops is None else loops} for one V100")
 # %% [markdown]
 # ## Many small files
 #
-# ImageNet is 1.3 million files, each to be opened, read and closed. **Predict:** if the files are in memory, what percentage of the loop's time does that take, and which takes longer, decoding or resizing?
+# ImageNet has 1.3 million files, and each must be opened, read and closed. **Predict:** if the files are in memory, what percentage of the loop's time does that take, and which takes longer, decoding or resizing?
 
 # %%
 guess = "?"  # such as "5%; resizing"
@@ -221,7 +221,7 @@ if TF:
 # %% [markdown]
 # Without the checksum, a reader would ask for a terabyte. A checksum catches any single flipped bit, but not a misunderstanding: in the talk's schema, labels start at 0. A program that expects 1 is off by one, often without an error.
 #
-# What do you gain from shards if opening a file is slow? The next cell computes it for one reader, with assumed values. **Predict:** on a hard disk, how many times as fast is reading from a shard? Which disk can feed an H100 (4,875 images/s) from single files?
+# What do you gain from shards if opening a file is slow? The next cell computes the gain for one reader, with assumed values. **Predict:** on a hard disk, how many times as fast is reading from a shard? Which disk can feed an H100 (4,875 images/s) from single files?
 
 # %%
 guess = "?"  # such as "2 times; the SSD"
@@ -379,7 +379,7 @@ if TF:
     old, wait = 1 / np.median(timed["tf.data"]), 1 / device  # seconds per image
     late = 1 - min(cores / batch_size, 1)  # share of a batch that is made after the wait
     bound = old / (late * (old - wait) / cores + wait)
-    print(f"At most {bound:.2f}, if n cores are n times as fast as one")
+    print(f"At most {bound:.2f} times as fast, if n cores are n times as fast as one")
 
 # %% [markdown]
 # Below the bound? Reading, shuffling and copying still use one thread, and *n* busy cores may be less than *n* times as fast as one.
@@ -403,9 +403,12 @@ if TF:
     # with nothing made during the wait, and with all that a parallel map can make
     rests = old - wait, min(old, (old - wait) / late) if late else old
     most, least = (old / max(wait, rest) for rest in rests)
-    print(f"Expected: {least:.2f} to {most:.2f}; the device took {wait / old:.0%} of the time")
+    print(f"Expected: {least:.2f} to {most:.2f} times as fast;", end=" ")
+    print(f"without prefetching, the device was busy {wait / old:.0%} of the time")
 
 # %% [markdown]
+# Outside the expected range? It is computed from a single median, which disturbed turns shift; the ratio compares turns in pairs. It also assumes that the map runs at the same speed with and without prefetching.
+#
 # ### Is it right?
 #
 # In tf.data, the split between ranks is one more stage, and its position decides whether the result is right. Each of eight ranks should train on a different eighth. All four programs below run without an error. **Predict** which are right.
@@ -433,7 +436,7 @@ if TF:
 # %% [markdown]
 # - **No shard** is what the talk's recipe 2 does: every rank reads the whole file.
 # - **Shuffle, shard**: each rank shuffles with a different seed, so the eighths overlap, and about a third of the images are never read ((7/8)⁸ = 34%).
-# - **Shuffle with one seed, shard** is right but wasteful: each rank reads all records and drops seven of every eight.
+# - **Shuffle with one seed, shard** is right but wasteful: each rank reads all records and drops seven out of eight.
 # - **Shard, shuffle** is right and cheap. Shard the *file names*, before anything is read. If shards differ in size, `.take(steps)` limits all ranks to the steps of the rank with the fewest images. Each rank sees the same eighth in every epoch, unless you reshuffle the files with a common seed.
 #
 # **Your turn.** Put the stages together, for one rank of many: which order do `batch`, `interleave`, `map`, `prefetch`, `shard` and `shuffle` need? `tf.data.Dataset.from_tensor_slices(list(shards))` is a dataset of file names, and its `.interleave(tf.data.TFRecordDataset)` takes records from several of them in turn; with `num_parallel_calls`, it reads these files at the same time, which hides network latency. `shuffle` should hold JPEGs of 100 KB, not crops of 150 KB. `decode_crop` above returns an image and its label. `tf.data.AUTOTUNE` lets tf.data choose a buffer size or `num_parallel_calls`.
@@ -511,7 +514,7 @@ session.expect({f"input.h100.{way}": None for way in ("synthetic", "dali", "tfre
 #
 # ## How good is a shuffle buffer?
 #
-# An image can come at most one buffer length earlier than in the file. In the next cell's first three rows, the file is sorted by class. **Predict:** how many of the 12 classes does a batch of 32 contain if the buffer holds half a class? And two classes?
+# A shuffle buffer can move an image forward by at most the buffer's length. In the next cell's first three rows, the file is sorted by class. **Predict:** how many of the 12 classes does a batch of 32 contain if the buffer holds half a class? And two classes?
 
 # %%
 if TF:
@@ -574,7 +577,7 @@ if TF:
 #
 # ## Key takeaways
 #
-# - TFRecord replaces many small files with a few large ones. Its checksums detect damaged records, but not misread features. For PyTorch, shards can also be tar files ([WebDataset](https://github.com/webdataset/webdataset)) or MDS ([MosaicML Streaming](https://github.com/mosaicml/streaming)).
+# - TFRecord replaces many small files with a few large ones. Its checksums detect damaged records, but not features that a program misreads. For PyTorch, shards can also be tar files ([WebDataset](https://github.com/webdataset/webdataset)) or MDS ([MosaicML Streaming](https://github.com/mosaicml/streaming)).
 # - Give every shard to one worker of one rank, before anything shuffles. Shuffle across the classes when you write the shards.
 #
 # **Try it:** predict which stages keep a V100 in FP32 (same table: 400.2 images/s) busy, then call `rate(name, batch_size / 400.2)` in a new cell. Or set `antialias=False` in `decode_crop`, and rerun the cells from there on: does the ranking of tf.data and PyTorch's workers change? With a GPU, replace the sleep in `rate` with a training step on a fixed batch, followed by `torch.cuda.synchronize()`: does the ranking stay?
