@@ -3,7 +3,7 @@
 #
 # In this notebook, you write a clock, measure seven benchmarking mistakes, tune one device, and predict and explain the speed of several ranks. At the end, you decide whether eight more GPUs are worth their price.
 #
-# **Time:** 90 minutes · **Needs:** DALI, and the script from notebook 06, which you extend · **On a CPU:** about 4 minutes to run
+# **Time:** 90 minutes · **Needs:** DALI, and the script from notebook 06, which you extend · **On a CPU:** about 3 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -429,11 +429,11 @@ for _ in range(1 + turns):  # the first turn warms up
                 seconds.append(statistics.median(took))
             dist.barrier()
 messages = {25 * 2**k: [] for k in range(11, 19)}  # 0.2 to 26 MB, the size of DDP's buckets
-for _ in range(10):
+for _ in range(30):
     for numbers, seconds in messages.items():
         array = torch.ones(numbers, device=device)
         dist.barrier()
-        seconds.extend(measure(lambda a=array: dist.all_reduce(a, group=group), 1, 0, wait))
+        seconds.extend(measure(lambda a=array: dist.all_reduce(a, group=group), 1, 1, wait))
 found["all_reduce"] = [[4 * n, statistics.median(s[1:])] for n, s in messages.items()]
 found["bytes"] = sum(weight.nbytes for weight in model.parameters())  # the gradients have as many
 if rank == 0:
