@@ -3,7 +3,7 @@
 #
 # After this notebook, you can measure whether the input limits a training run, write and read TFRecord shards record by record, and build an input pipeline in PyTorch or, stage by stage and for many ranks, in tf.data.
 #
-# **Time:** 75 minutes · **Needs:** notebook 03, and TensorFlow for tf.data · **On a CPU:** about 2 minutes to run
+# **Time:** 75 minutes · **Needs:** notebook 03, and TensorFlow for tf.data · **On a CPU:** about 3 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu

@@ -3,7 +3,7 @@
 #
 # After this notebook, you can score a checkpoint, find where a prediction spends its time, fold batch norms, capture a CUDA graph, compare inference engines and see where they save time, and measure latency under load.
 #
-# **Time:** 75 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 3 minutes to run
+# **Time:** 75 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 2 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
