@@ -161,7 +161,7 @@ class Records:
 
 # %%
 records = Records("records/val")
-Records.__getitem__ = nb01.check_item(records, "records/val.lst", data / "val")
+Records.__getitem__ = nb01.check("__getitem__", records, "records/val.lst", data / "val")
 samples = next(iter(DataLoader(records, 8, shuffle=True, collate_fn=list)))  # sizes differ
 print("a batch:", *(f"{image.size} of class {label}" for image, label in samples), sep="\n")
 
@@ -310,7 +310,7 @@ def reading_rate(open_file, files, readers):
 
 
 # %%
-reading_rate = nb01.check_rate(reading_rate)
+reading_rate = nb01.check("reading_rate", reading_rate)
 guess = {1: "?", 8: "?", 32: "?"}  # files/s with so many readers
 users = {
     "notebook 00's network (64 px)": nb01.training_speed(session.runs, session.data_root),

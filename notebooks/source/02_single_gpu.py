@@ -70,7 +70,7 @@ class Photos(Dataset):
 # %%
 from workshop.lessons import nb02_checks
 
-Photos.__getitem__ = nb02_checks.check_photo(Photos)
+Photos.__getitem__ = nb02_checks.check("__getitem__", Photos)
 photos = Photos(session.data_root / "train", session.loop_size)
 loader = DataLoader(photos, batch, shuffle=True, drop_last=True, num_workers=2)
 images, labels = next(iter(loader))
@@ -134,7 +134,7 @@ def training_step(model, optimizer, images, labels):
 
 
 # %%
-training_step = nb02_checks.check_step(training_step)
+training_step = nb02_checks.check("training_step", training_step)
 small = ResNet(resnet.resnet(18, num_classes=len(photos.classes))).to(device)
 start = {name: value.clone() for name, value in small.state_dict().items()}
 lr = scaled_lr(1, batch)

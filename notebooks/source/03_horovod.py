@@ -117,7 +117,7 @@ def all_reduce(gradients):
 # %%
 from workshop.lessons import nb03
 
-nb03.check_ring(all_reduce, "ring.py")
+nb03.check("all_reduce", all_reduce, "ring.py")
 
 # %% [markdown]
 # ## What changes in your script?
@@ -212,7 +212,7 @@ def average(gradient):
 
 
 # %%
-nb03.check_average(average, "average.py")
+nb03.check("average", average, "average.py")
 # what reveals each omission: "images", "moved" or "differ"
 guess = {"share": "", "rate": "", "broadcast": "", "average": ""}
 

@@ -198,7 +198,7 @@ def read(path):
 
 
 # %%
-read = nb04.check_read(read)
+read = nb04.check("read", read)
 guess = "?"  # what a reader would do without the checksum of the length
 first = next(iter(read(shards[0])))
 damaged = bytearray(Path(shards[0]).read_bytes())
@@ -250,7 +250,7 @@ def my_shards(shards, rank, size, worker, workers):
 # %%
 from rn50lib.data.tfrecord import parse_example
 
-my_shards = nb04.check_my_shards(my_shards)
+my_shards = nb04.check("my_shards", my_shards)
 
 
 class Shards(torch.utils.data.IterableDataset):
@@ -372,7 +372,7 @@ def parallel_map(records):
 
 
 if TF:
-    parallel_map = nb04.check_stage(parallel_map, decode_crop, cores, batch_size)
+    parallel_map = nb04.check("parallel_map", parallel_map, decode_crop, cores, batch_size)
     stages["+ parallel map"] = parallel_map(records)
     guess = None  # your number
     measure("+ parallel map", guess, before="tf.data")
@@ -394,7 +394,7 @@ def prefetch(records):
 
 
 if TF:
-    prefetch = nb04.check_stage(prefetch, decode_crop, cores, batch_size)
+    prefetch = nb04.check("prefetch", prefetch, decode_crop, cores, batch_size)
     stages["+ prefetch"] = prefetch(records)
     ahead.add("+ prefetch")
     guess = None  # your number
@@ -452,7 +452,7 @@ def pipeline(shards, rank, size, batch, seed):
 
 # %%
 if TF:
-    pipeline = nb04.check_pipeline(pipeline, decode_crop)
+    pipeline = nb04.check("pipeline", pipeline, decode_crop)
     stages["pipeline"] = pipeline(shards * 99, 0, 1, batch_size, seed)  # one long pass
     ahead.add("pipeline")
     guess = None  # your number

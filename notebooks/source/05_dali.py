@@ -240,7 +240,7 @@ def crop(images, size):
 
 
 if DALI:
-    crop = nb05.check_crop(crop)
+    crop = nb05.check("crop", crop)
 
 # %% [markdown]
 # ### What each operator costs
@@ -307,7 +307,7 @@ def only_crop(jpegs, size, place):
 
 guess = None  # your number: the speed-up from prefetching
 if DALI:
-    only_crop = nb05.check_only_crop(only_crop)
+    only_crop = nb05.check("only_crop", only_crop)
 
     @pipeline_def(batch_size=session.batch, **where)
     def decoded(decode, place):
@@ -407,7 +407,8 @@ def endless(loader):
 
 
 if DALI:
-    photos, endless = nb05.check(photos, endless)
+    photos = nb05.check("photos", photos)
+    endless = nb05.check("endless", endless, photos)
     pipe = pipeline_def(photos)(
         folder, session.pixels, device, 0, 1, batch_size=session.batch, **where
     )

@@ -291,7 +291,7 @@ def scaled_step(model, optimizer, scaler, x, y):
     return None  # your code
 
 
-scaled_step = nb06.check_step(scaled_step, next_scale, device)
+scaled_step = nb06.check("scaled_step", scaled_step, next_scale, device)
 
 # %% [markdown]
 # The next cell trains a small dense network with it, starting at 2^24, with two waits. **Predict:** how many steps does each wait skip?

@@ -232,7 +232,7 @@ guess = "?", "?"  # the largest change of a logit; how many times as fast
 
 
 # %%
-fold = nb07_checks.check_fold(fold)
+fold = nb07_checks.check("fold", fold)
 folded = copy.deepcopy(model)
 for module in list(folded.modules()):
     children = list(module.named_children())  # in the order in which they run
@@ -296,7 +296,7 @@ def graph_gain(batch, launches, kernels):
 
 
 # %%
-capture = nb07_checks.check_capture(capture, device)
+capture = nb07_checks.check("capture", capture, device)
 avoided = 1 - busy / alone if on_gpu else started / alone
 bound = "at most" if on_gpu else "about"
 print(f"One launch for all would save {bound} {avoided:.0%} of a prediction here")

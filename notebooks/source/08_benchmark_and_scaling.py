@@ -122,7 +122,7 @@ def measure(step, steps, warm_up, wait):
 # %%
 from workshop.lessons import nb08, nb08_checks
 
-measure = nb08_checks.check_clock(measure, "clock.py")
+measure = nb08_checks.check("measure", measure, "clock.py")
 
 # %% [markdown]
 # ## Seven mistakes
@@ -217,7 +217,7 @@ def in_turns(works, turns, once):
 
 
 # %%
-in_turns = nb08_checks.check_turns(in_turns)
+in_turns = nb08_checks.check("in_turns", in_turns)
 guess = None  # your ratio of two gains: with unequal batches over with equal ones
 batch = 4 if emulated else big
 fewer = max(2, batch // 2)
@@ -468,7 +468,7 @@ def causes(alone, together, barrier, exchange):
 
 
 # %%
-fit = nb08_checks.check_fit(fit)
+fit = nb08_checks.check("fit", fit)
 causes = nb08_checks.check("causes", causes)
 if gpus == 1:
     print("The ranks share one GPU and exchange over Gloo: two GPUs would lose less.")

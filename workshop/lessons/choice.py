@@ -6,9 +6,11 @@ import ast
 import dis
 import html
 import inspect
+import tempfile
 import textwrap
 from collections.abc import Callable
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -119,22 +121,45 @@ def write_chosen(file: str, chosen: Function, finished: Function, name: str) -> 
     Path(file).write_text(f"{head}\n\n\n{text.strip()}\n")
 
 
-def by_cases(*tasks: tuple[Any, ...]) -> Callable[[str, Function], Function]:
+def lesson_check(*tasks: tuple[Any, ...], **special: Function) -> Callable[..., Function]:
     """Return the `check` of a lesson: `f = check("f", f)` keeps a learner's `f` if it is right.
 
-    A task is a finished function, cases, mistakes as in `compare.examine`, and perhaps a hint. A
-    right function returns in each case what the finished one does.
+    A task is a finished function, its judge, and perhaps a hint. The judge takes the learner's
+    function, and what `check` is given after it. Or it is a finished function, cases, mistakes as
+    in `compare.examine`, and perhaps a hint: a right function returns in each case what the
+    finished one does. `special` has whole checks, by name.
     """
     known = {task[0].__name__: task for task in tasks}
 
-    def check(name: str, own: Function) -> Function:
-        finished, cases, mistakes, *hint = known[name]
-
-        def judge() -> str:
-            returned(own(*deepcopy(cases[0])))
-            examine(own, cases, finished, mistakes, one_case=True)
-            return f"`{name}` is right in all {len(cases)} test cases."
-
-        return choose(name, own, finished, judge, *hint)
+    def check(name: str, own: Function, *given: Any) -> Function:
+        if name in special:
+            return special[name](own, *given)
+        finished, judge, *rest = known[name]
+        if not callable(judge):
+            return by_cases(own, finished, judge, *rest)
+        return choose(name, own, finished, partial(judge, own, *given), *rest)
 
     return check
+
+
+def in_folder(judge: Callable[..., str | None]) -> Callable[..., str | None]:
+    """Return a judge for `lesson_check` that gives `judge` an empty folder after the function."""
+
+    def judged(own: Function, *given: Any) -> str | None:
+        with tempfile.TemporaryDirectory() as folder:
+            return judge(own, Path(folder), *given)
+
+    return judged
+
+
+def by_cases(
+    own: Function, finished: Function, cases: Any, mistakes: Any, hint: str = ""
+) -> Function:
+    name = finished.__name__
+
+    def judge() -> str:
+        returned(own(*deepcopy(cases[0])))
+        examine(own, cases, finished, mistakes, one_case=True)
+        return f"`{name}` is right in all {len(cases)} test cases."
+
+    return choose(name, own, finished, judge, hint)

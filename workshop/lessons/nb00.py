@@ -6,7 +6,7 @@ from pathlib import Path
 
 from workshop import output
 from workshop.checks.compare import Mistake
-from workshop.lessons.choice import by_cases
+from workshop.lessons.choice import lesson_check
 
 RUNS = ((50_000, 10, 300.0), (1000, 3, 7.0), (2400, 5, 500.0))  # images, epochs, images/s
 READS = ((250.0, 80.0), (4000.0, 30.0), (7.0, 115.0))  # images/s, KB
@@ -54,6 +54,6 @@ READING_MISTAKES: tuple[Mistake, ...] = (
 )  # fmt: skip
 
 
-check = by_cases(
+check = lesson_check(
     (training_hours, RUNS, HOURS_MISTAKES), (megabytes_per_second, READS, READING_MISTAKES)
 )

@@ -20,7 +20,7 @@ import numpy as np
 from PIL import Image
 
 from workshop.checks.compare import Mistake, number, refuse, returned, wrong
-from workshop.lessons.choice import Function, by_cases, choose
+from workshop.lessons.choice import Function, choose, lesson_check
 
 
 def labels(folders: Sequence[str]) -> dict[str, int]:
@@ -102,11 +102,6 @@ def reading_rate(open_file: Function, files: Sequence[Any], readers: int) -> flo
 
 
 FILES, READERS, OPENING = 30, (3, 5), 0.02  # of the check: files, threads, s to open a file
-
-
-def check_rate(yours: Function) -> Function:
-    """Return a learner's `reading_rate` if it is right, else the finished one."""
-    return choose("reading_rate", yours, reading_rate, lambda: judge_rate(yours))
 
 
 def judge_rate(yours: Function) -> str:
@@ -222,9 +217,11 @@ CHANGED_MISTAKES: tuple[Mistake, ...] = (
 )  # fmt: skip
 
 
-check = by_cases(
+check = lesson_check(
     (labels, [(folders,) for folders in FOLDERS], LABEL_MISTAKES),
+    (reading_rate, judge_rate),
     (changed, [(records, records.sums) for records in DAMAGED], CHANGED_MISTAKES),
+    __getitem__=check_item,
 )
 
 

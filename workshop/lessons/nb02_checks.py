@@ -23,7 +23,7 @@ from workshop.checks.alone import undefined
 from workshop.checks.compare import NO_RETURN, Mistake, Wrong, refuse, returned, whole, wrong
 from workshop.checks.engine import message
 from workshop.checks.ramps import boxes, ramps
-from workshop.lessons.choice import by_cases, choose, sentence
+from workshop.lessons.choice import choose, lesson_check, sentence
 
 WIDTH, HEIGHT, SIZE, BLUE = 240, 160, 32, 200  # of the known images, and of the crops
 CROPS = 40  # so many that sides of right ones are close to 0.7 and to 1.0, too
@@ -50,7 +50,7 @@ def photo(self: Any, i: int) -> tuple[torch.Tensor, int]:
     return pixels / 127.5 - 1, self.classes.index(self.files[i].parent.name)
 
 
-def step(model: Any, optimizer: Any, images: Any, labels: Any) -> torch.Tensor:
+def training_step(model: Any, optimizer: Any, images: Any, labels: Any) -> torch.Tensor:
     """Train on one batch; return the loss, without its graph."""
     loss = F.cross_entropy(model(images), labels)
     optimizer.zero_grad()
@@ -62,11 +62,6 @@ def step(model: Any, optimizer: Any, images: Any, labels: Any) -> torch.Tensor:
 def check_photo(photos: Any) -> Callable[..., Any]:
     own = photos.__getitem__
     return choose("__getitem__", own, photo, lambda: judge_photos(photos))
-
-
-def check_step(own: Callable[..., Any]) -> Callable[..., Any]:
-    """Check a training step on a small network, against steps of the finished one."""
-    return choose("training_step", own, step, lambda: judge_step(own))
 
 
 def at_most(part: float, whole: float) -> float:
@@ -111,11 +106,6 @@ LR_MISTAKES: tuple[Mistake, ...] = (
     (lambda n_gpus, batch: 0.1,
      "This does not scale.", "0.1 belongs to a global batch of 256: see `--lr`."),
 )  # fmt: skip
-check = by_cases(
-    (at_most, ((30.0, 100.0), (17.0, 53.0)), AT_MOST_MISTAKES),  # no part is half of the whole
-    # not 8 first: an 8 in a formula could cancel it
-    (scaled_lr, ((4, 96), (1, 32), (8, 208)), LR_MISTAKES),
-)
 
 
 # --- one image ------------------------------------------------------------------------------------
@@ -242,10 +232,10 @@ STEP_MISTAKES: tuple[Mistake, ...] = (
     (lambda model, optimizer, images, labels: F.cross_entropy(model(images), labels),
      "The loss is right, but the weights never change.",
      "Call loss.backward() and then optimizer.step(), with no zero_grad() between the two."),
-    (lambda model, optimizer, images, labels: [step(model, optimizer, images, labels),
+    (lambda model, optimizer, images, labels: [training_step(model, optimizer, images, labels),
                                                F.cross_entropy(model(images), labels)][1],
      "This is the loss after the update.", "Return the one that you called backward() of."),
-    (lambda model, *rest: step(nn.Sequential(model, nn.Softmax(1)), *rest),
+    (lambda model, *rest: training_step(nn.Sequential(model, nn.Softmax(1)), *rest),
      "The softmax is applied twice.", "F.cross_entropy expects the network's outputs as they are."),
 )  # fmt: skip
 
@@ -268,7 +258,7 @@ def judge_step(own: Callable[..., Any]) -> str:
     losses, got, training = three_steps(own)
     refuse((not training, "The model is in evaluation mode.",
             "Remove model.eval(): batch norm then uses the statistics of the batch."))  # fmt: skip
-    right = three_steps(step)[1]
+    right = three_steps(training_step)[1]
     if not close(got, right):
         refuse((np.allclose(got[:3], right[:3], rtol=1e-4),
                 "Three losses are right, but the weights after them are not.",
@@ -298,6 +288,15 @@ def close(got: list[float], other: list[float]) -> bool:
 
 def shown(numbers: list[float]) -> str:
     return ", ".join(f"{loss:.4f}" for loss in numbers[:3])
+
+
+check = lesson_check(
+    (at_most, ((30.0, 100.0), (17.0, 53.0)), AT_MOST_MISTAKES),  # no part is half of the whole
+    # not 8 first: an 8 in a formula could cancel it
+    (scaled_lr, ((4, 96), (1, 32), (8, 208)), LR_MISTAKES),
+    (training_step, judge_step),
+    __getitem__=check_photo,
+)
 
 
 # --- the script -----------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import numpy as np
 
 from workshop.checks import process_ranks
 from workshop.checks.compare import Mistake, known, refuse, same
-from workshop.lessons.choice import by_cases, choose, write_chosen
+from workshop.lessons.choice import Function, choose, lesson_check, write_chosen
 
 # --- the learner's ring ---------------------------------------------------------------------------
 
@@ -22,7 +22,7 @@ NEIGHBOURS = (
 )
 
 
-def ring_all_reduce(gradients: Any) -> None:
+def all_reduce(gradients: Any) -> None:
     """Replace a vector with its sum over all ranks."""
     import torch
     from torch import distributed as dist
@@ -40,23 +40,6 @@ def ring_all_reduce(gradients: Any) -> None:
             next_one += received
         else:
             next_one.copy_(received)
-
-
-def check_ring(answer: Callable[[Any], Any], file: str) -> None:
-    """Write a learner's ring to `file` if it is right, else the finished one; print what is wrong.
-
-    It runs on 3 and on 2 ranks and is compared with `dist.all_reduce`.
-    """
-    choose_and_write(answer, ring_all_reduce, judge_ring, file)
-
-
-def choose_and_write(
-    answer: Callable[[Any], Any], finished: Callable[[Any], Any],
-    judge: Callable[[Callable[[Any], Any]], str], file: str,
-) -> None:  # fmt: skip
-    chosen = choose(answer.__name__, answer, finished, functools.partial(judge, answer))
-    write_chosen(file, chosen, finished, answer.__name__)
-    print(f"The version for the next cells is in {file}.")
 
 
 def judge_ring(answer: Callable[[Any], Any]) -> str:
@@ -153,17 +136,12 @@ AVERAGE_MISTAKES: tuple[Mistake, ...] = (  # what those ranks have
 )  # fmt: skip
 
 
-def average_gradient(gradient: Any) -> None:
+def average(gradient: Any) -> None:
     """Replace a rank's gradient with its mean over all ranks."""
     from torch import distributed as dist
 
     dist.all_reduce(gradient)  # the sum over all ranks
     gradient /= dist.get_world_size()
-
-
-def check_average(answer: Callable[[Any], Any], file: str) -> None:
-    """Write a learner's average to `file` if it is right, else the finished one."""
-    choose_and_write(answer, average_gradient, judge_average, file)
 
 
 def judge_average(answer: Callable[[Any], Any]) -> str:
@@ -248,4 +226,20 @@ AFTER_MISTAKES: tuple[Mistake, ...] = (
     (not_clamped, "A time before the end of the pass is negative.",
      "If all messages arrive during the pass, nothing is exposed: max(0, …)."),
 )  # fmt: skip
-check = by_cases((after_the_pass, BUCKETS, AFTER_MISTAKES))
+
+
+def check_and_write(
+    finished: Function, judge: Callable[[Function], str], own: Function, file: str
+) -> Function:
+    name = finished.__name__
+    chosen = choose(name, own, finished, functools.partial(judge, own))
+    write_chosen(file, chosen, finished, name)
+    print(f"The version for the next cells is in {file}.")
+    return chosen
+
+
+check = lesson_check(
+    (after_the_pass, BUCKETS, AFTER_MISTAKES),
+    all_reduce=functools.partial(check_and_write, all_reduce, judge_ring),
+    average=functools.partial(check_and_write, average, judge_average),
+)

@@ -19,7 +19,7 @@ from workshop.checks.compare import Mistake, refuse, returned, wrong
 from workshop.checks.engine import own_frame
 from workshop.checks.ex04 import batches_of, judge_epochs, small_buffer, what_is_slow
 from workshop.checks.ramps import ramps
-from workshop.lessons.choice import Function, by_cases, choose
+from workshop.lessons.choice import Function, choose, in_folder, lesson_check
 
 FORMAT = (
     "A length takes 8 bytes, `<Q`, a checksum 4, `<I`. The data, which may be empty, come after 12"
@@ -82,19 +82,7 @@ def framed(data: bytes, order: str = "<", size: str = "Q", extra: int = 0) -> by
 
 
 FRAME_HINT = "Four parts: struct.pack('<Q', …), a checksum as '<I', the data, a checksum as '<I'."
-check = by_cases((frame_record, RECORDS, FRAME_MISTAKES, FRAME_HINT))
-
-
-def check_read(yours: Function) -> Function:
-    with tempfile.TemporaryDirectory() as folder:
-        judge = functools.partial(judge_read, yours, Path(folder))
-        return choose("read", yours, read, judge, FORMAT)
-
-
-def check_my_shards(yours: Function) -> Function:
-    judge = functools.partial(judge_my_shards, yours)
-    hint = "Take every `size`-th shard, then every `workers`-th of those."
-    return choose("my_shards", yours, my_shards, judge, hint)
+SHARDS_HINT = "Take every `size`-th shard, then every `workers`-th of those."
 
 
 def check_stage(
@@ -375,3 +363,13 @@ def write_numbered_shards(folder: Path) -> list[str]:
             index_path(shard).write_bytes(format_index(write_records(file, data)))
         shards.append(str(shard))
     return shards
+
+
+check = lesson_check(
+    (frame_record, RECORDS, FRAME_MISTAKES, FRAME_HINT),
+    (read, in_folder(judge_read), FORMAT),
+    (my_shards, judge_my_shards, SHARDS_HINT),
+    parallel_map=check_stage,
+    prefetch=check_stage,
+    pipeline=check_pipeline,
+)

@@ -7,7 +7,6 @@ import functools
 import inspect
 import itertools
 import re
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +17,7 @@ import numpy as np
 from workshop.checks.compare import call, numbers, refuse, returned, wrong
 from workshop.checks.engine import own_frame
 from workshop.checks.ramps import boxes
-from workshop.lessons.choice import choose
+from workshop.lessons.choice import in_folder, lesson_check
 from workshop.lessons.nb04 import (
     EACH,
     HEIGHT,
@@ -80,24 +79,12 @@ def endless(loader: Any) -> Iterator[tuple[Any, Any]]:
         yield batch["data"], batch["label"].squeeze(1)
 
 
-def check_crop(yours: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a learner's `crop` if it is right, else the finished one."""
-    judge = functools.partial(judge_crop, yours, striped_ramps())
-    return choose("crop", yours, crop, judge)
-
-
-def check_only_crop(yours: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a learner's `only_crop` if it is right, else the finished one."""
-    jpeg = np.frombuffer(striped_jpeg(), np.uint8)
-
-    def judge() -> None:
-        judge_crop(yours, jpeg, "cpu")
-        refuse(("image" in inspect.unwrap(yours).__code__.co_names, "It decodes whole images.",
-                "Use fn.decoders.image_random_crop."),
-               (not uses(yours, 2), "It ignores `place`.", "Pass device=place to the decoder."),
-        )  # fmt: skip
-
-    return choose("only_crop", yours, only_crop, judge)
+def judge_only_crop(yours: Callable[..., Any]) -> None:
+    judge_crop(yours, np.frombuffer(striped_jpeg(), np.uint8), "cpu")
+    refuse(("image" in inspect.unwrap(yours).__code__.co_names, "It decodes whole images.",
+            "Use fn.decoders.image_random_crop."),
+           (not uses(yours, 2), "It ignores `place`.", "Pass device=place to the decoder."),
+    )  # fmt: skip
 
 
 def uses(function: Callable[..., Any], argument: int) -> bool:
@@ -228,17 +215,8 @@ def judge_crop(yours: Callable[..., Any], image: np.ndarray, *place: str) -> Non
     check_boxes(np.moveaxis(crops, 3, 1).astype(float), near=0.03)
 
 
-def check(graph: Callable[..., Any], batches: Callable[..., Any]) -> tuple[Any, Any]:
-    """Return a learner's `photos` and `endless`, each if it is right, else the finished one."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        write_numbered_shards(folder)
-        chosen = choose("photos", graph, photos, lambda: judge_photos(graph, folder))
-        judge = functools.partial(judge_endless, batches, folder, chosen)
-        return chosen, choose("endless", batches, endless, judge)
-
-
 def judge_photos(yours: Callable[..., Any], folder: Path) -> None:
+    write_numbered_shards(folder)
     read: list[list[int]] = []
     crops: list[np.ndarray] = []
     for rank in range(RANKS):
@@ -297,6 +275,7 @@ def judge_endless(
 
     epochs = 50  # 1,200 images: a size of 100 or 1,000 ends before them
     labels: list[list[int]] = []
+    write_numbered_shards(folder)
     pipe = pipeline_def(graph)(
         folder, SIZE, CPU, 0, RANKS, batch_size=BATCH, num_threads=1, device_id=None, seed=0
     )
@@ -320,3 +299,11 @@ def judge_endless(
          f"In an epoch of {STEPS * BATCH} images, there are {len(first)} different labels, from"
          f" {min(first)} to {max(first)}.", "Yield each batch once, and its labels as they are."),
     )  # fmt: skip
+
+
+check = lesson_check(
+    (crop, lambda own: judge_crop(own, striped_ramps())),
+    (only_crop, judge_only_crop),
+    (photos, in_folder(judge_photos)),
+    (endless, in_folder(judge_endless)),
+)

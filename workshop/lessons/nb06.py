@@ -6,14 +6,13 @@ reading and writing at the memory's bandwidth (Williams et al. 2009, the rooflin
 
 from __future__ import annotations
 
-import functools
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
 from rn50lib.resnet import Network
 from workshop.checks.compare import Mistake, refuse, returned
-from workshop.lessons.choice import Function, by_cases, choose
+from workshop.lessons.choice import Function, lesson_check
 
 BYTES = {"float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2}  # of an activation
 KIND = {
@@ -215,9 +214,6 @@ CASES: dict[Function, list[tuple[Any, ...]]] = {
     accesses: [("batch norm",), ("ReLU",), ("addition",)],
     block_end: [(False,), (True,)],
 }  # fmt: skip
-check = by_cases(*((finished, CASES[finished], MISTAKES[finished]) for finished in CASES))
-
-
 # --- a step with a loss scale ---------------------------------------------------------------------
 
 OVERFLOWS = (False, False, True, False, False, False, True, False)  # of the steps in the check
@@ -296,7 +292,7 @@ def judge_step(own: Function, rule: Function, device: Any) -> str:
             f" {sum(OVERFLOWS)} overflows leave the weights as they were.")  # fmt: skip
 
 
-def check_step(own: Function, rule: Function, device: Any) -> Function:
-    """Return a learner's step if it is right, else the finished one."""
-    judge = functools.partial(judge_step, own, rule, device)
-    return choose("scaled_step", own, scaled_step, judge)
+check = lesson_check(
+    *((finished, CASES[finished], MISTAKES[finished]) for finished in CASES),
+    (scaled_step, judge_step),
+)

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from workshop.checks.compare import Mistake, known, refuse, returned, wrong
-from workshop.lessons.choice import by_cases, choose
+from workshop.lessons.choice import choose, lesson_check
 
 EPS = 0.1  # of the check's batch norms: large enough that leaving it out is detected
 # channels in and out, and kernel size; if all are equal, scaling a wrong axis keeps the shape
@@ -136,22 +136,10 @@ TAKE_MISTAKES: tuple[Mistake, ...] = (
 )  # fmt: skip
 
 
-def check_fold(own: Callable[..., Any]) -> Callable[..., Any]:
-    """Check a learner's `fold` on two small layers."""
-    return choose("fold", own, fold, lambda: judge_fold(own))
-
-
 def check_capture(own: Callable[..., Any], device: str) -> Callable[..., Any]:
     """Check a learner's `capture` on a small network, without a GPU with `stand_in`."""
     with contextlib.nullcontext() if device == "cuda" else stand_in() as gpu:
         return choose("capture", own, capture, lambda: judge_capture(own, device, gpu))
-
-
-check = by_cases(
-    (graph_gain, GAINS, GAIN_MISTAKES),
-    (ideal_latencies, ARRIVALS, LATENCY_MISTAKES),
-    (take, WAITING, TAKE_MISTAKES),
-)
 
 
 # --- fold -----------------------------------------------------------------------------------------
@@ -424,3 +412,12 @@ def stand_in() -> Iterator[Gpu]:
         current_stream=lambda *args: gpu.current, default_stream=lambda *args: gpu.default,
     ), mock.patch.object(torch.cuda.graphs, "graph_pool_handle"):  # fmt: skip
         yield gpu
+
+
+check = lesson_check(
+    (graph_gain, GAINS, GAIN_MISTAKES),
+    (ideal_latencies, ARRIVALS, LATENCY_MISTAKES),
+    (take, WAITING, TAKE_MISTAKES),
+    (fold, judge_fold),
+    capture=check_capture,
+)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from workshop.checks.compare import Mistake, Wrong, like, numbers, refuse, returned, shown, wrong
-from workshop.lessons.choice import Function, by_cases, choose, write_chosen
+from workshop.lessons.choice import Function, choose, lesson_check, write_chosen
 
 WARM_UP = (0.09, 0.06)  # seconds of the check's steps
 TIMED = (0.02, 0.08, 0.03, 0.03)  # their mean is not their median
@@ -135,19 +135,6 @@ def check_clock(yours: Function, file: str) -> Function:
     chosen = choose("measure", yours, measure, judge)
     write_chosen(file, chosen, measure, "measure")
     return chosen
-
-
-def check_turns(yours: Function) -> Function:
-    """Return a learner's `in_turns` if it is right, else the finished one; print what is wrong."""
-    return choose("in_turns", yours, in_turns, lambda: judge_turns(yours))
-
-
-def check_fit(yours: Function) -> Function:
-    """Return a learner's `fit` if it is right, else the finished one; print what is wrong."""
-    return choose("fit", yours, fit, lambda: judge_fit(yours))
-
-
-check = by_cases((causes, STEPS, CAUSE_MISTAKES), (decide, DECISIONS, DECIDE_MISTAKES))
 
 
 class Device:
@@ -305,3 +292,12 @@ def judge_fit(yours: Function) -> None:
     texts = [f"{a:.3g} and {b:.3g}" for a, b in ((alpha, beta), right)]
     wrong(f"For the check's messages, α and β are {texts[0]} instead of {texts[1]}.",
           "Compare your equation with the one above.")  # fmt: skip
+
+
+check = lesson_check(
+    (causes, STEPS, CAUSE_MISTAKES),
+    (decide, DECISIONS, DECIDE_MISTAKES),
+    (fit, judge_fit),
+    (in_turns, judge_turns),
+    measure=check_clock,
+)

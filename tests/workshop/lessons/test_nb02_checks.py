@@ -62,7 +62,7 @@ def tensor(array: Any) -> Any:
 def test_right_photos_pass(capsys: pytest.CaptureFixture[str]) -> None:
     for seed, own in enumerate((nb02.photo, item(), lambda *its: [*item()(*its)]) * 3):
         random.seed(seed)
-        assert nb02.check_photo(photos(own)) is own
+        assert nb02.check("__getitem__", photos(own)) is own
         assert capsys.readouterr().out.startswith("✓")
 
 
@@ -120,7 +120,7 @@ WRONG_PHOTOS = {
 def test_wrong_photos_are_diagnosed(problem: str, capsys: pytest.CaptureFixture[str]) -> None:
     own = WRONG_PHOTOS[problem]
     random.seed(1)
-    assert nb02.check_photo(photos(own)) is nb02.photo
+    assert nb02.check("__getitem__", photos(own)) is nb02.photo
     first, *rest = capsys.readouterr().out.splitlines()
     assert problem in first and first[0] == ("○" if "not written" in problem else "✗")
     # an answer is shown only to those who have not begun
@@ -135,9 +135,9 @@ def in_another_order(model: Any, optimizer: Any, images: Any, labels: Any) -> An
     return loss.detach().clone()
 
 
-@pytest.mark.parametrize("own", [nb02.step, in_another_order])
+@pytest.mark.parametrize("own", [nb02.training_step, in_another_order])
 def test_right_steps_pass(own: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert nb02.check_step(own) is own
+    assert nb02.check("training_step", own) is own
     assert capsys.readouterr().out.startswith("✓")
 
 
@@ -150,7 +150,7 @@ def step_of_the_batch_before(model: Any, optimizer: Any, images: Any, labels: An
 
 
 def loss_after_the_step(model: Any, optimizer: Any, images: Any, labels: Any) -> Any:
-    nb02.step(model, optimizer, images, labels)
+    nb02.training_step(model, optimizer, images, labels)
     return F.cross_entropy(model(images), labels).detach()
 
 
@@ -164,22 +164,25 @@ TOO_EARLY = number_too_early.__code__.co_firstlineno + 2  # the line of `loss.ba
 WRONG_STEPS = [
     *[(mistake, diagnosis) for mistake, diagnosis, _ in nb02.STEP_MISTAKES],
     (step_of_the_batch_before, "Three losses are right, but the weights after them are not."),
-    (edited(nb02.step, "return loss", "loss"), "returns nothing"),
-    (edited(nb02.step, "loss.detach()", "loss"), "still holds its graph"),
-    (edited(nb02.step, "loss.detach()", "float(loss.detach())"), "The loss is a float"),
+    (edited(nb02.training_step, "return loss", "loss"), "returns nothing"),
+    (edited(nb02.training_step, "loss.detach()", "loss"), "still holds its graph"),
+    (edited(nb02.training_step, "loss.detach()", "float(loss.detach())"), "The loss is a float"),
     (number_too_early, f"In number_too_early, line {TOO_EARLY}: `loss.backward()`."),
     (
-        edited(nb02.step, "labels)\n", "labels, label_smoothing=0.1)\n"),
+        edited(nb02.training_step, "labels)\n", "labels, label_smoothing=0.1)\n"),
         "first loss is wrong already",
     ),
-    (edited(nb02.step, "labels)\n", "labels, reduction='sum')\n"), "first loss is wrong already"),
-    (edited(nb02.step, "cross_entropy", "nll_loss"), "first loss is wrong already"),
+    (
+        edited(nb02.training_step, "labels)\n", "labels, reduction='sum')\n"),
+        "first loss is wrong already",
+    ),
+    (edited(nb02.training_step, "cross_entropy", "nll_loss"), "first loss is wrong already"),
     (loss_after_the_step, "the loss after the update"),
     (
-        edited(nb02.step, "optimizer.step()", "optimizer.step(); optimizer.step()"),
+        edited(nb02.training_step, "optimizer.step()", "optimizer.step(); optimizer.step()"),
         "first loss is right, so the update is wrong",
     ),
-    (edited(nb02.step, "loss = ", "model.eval(); loss = "), "evaluation mode"),
+    (edited(nb02.training_step, "loss = ", "model.eval(); loss = "), "evaluation mode"),
     (lambda *_: None, "not written yet"),
     (lambda model: model, "ended with TypeError"),
 ]
@@ -189,7 +192,7 @@ WRONG_STEPS = [
 def test_wrong_steps_are_diagnosed(
     own: Any, problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert nb02.check_step(own) is nb02.step
+    assert nb02.check("training_step", own) is nb02.training_step
     out = capsys.readouterr().out
     assert problem in out.splitlines()[0]
     with_remedy = ("not written yet", "still holds its graph", "The loss is a float")

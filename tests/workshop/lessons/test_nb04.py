@@ -51,7 +51,7 @@ READER = {"struct": struct, "masked_crc": masked_crc}  # what the cell uses
 @pytest.mark.parametrize("source", [LOOP, LIST])
 def test_reader_that_is_right_passes(source: str, tmp_path: Path, capsys):
     yours = defined(source, "read", **READER)
-    assert nb04.check_read(yours) is yours
+    assert nb04.check("read", yours) is yours
     nb04.judge_read(nb04.read, tmp_path)
 
 
@@ -85,7 +85,7 @@ def test_reader_that_is_right_passes(source: str, tmp_path: Path, capsys):
 def test_reader_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, tmp_path, capsys):
     assert old in LOOP
     yours = defined(LOOP.replace(old, new), "read", **READER)
-    assert nb04.check_read(yours) is nb04.read
+    assert nb04.check("read", yours) is nb04.read
     wrong = capsys.readouterr().out
     assert wrong[0] == "✗" and any(part in wrong for part in said.split("|")), wrong
 
@@ -130,7 +130,7 @@ def test_record_that_is_wrong_gets_a_diagnosis(capsys):
 
 
 def test_reader_that_is_not_written_is_not_attempted(capsys):
-    assert nb04.check_read(lambda path: None) is nb04.read  # type: ignore[arg-type, return-value]
+    assert nb04.check("read", lambda path: None) is nb04.read  # type: ignore[arg-type, return-value]
     assert capsys.readouterr().out.startswith("○ `read` is not written yet")
 
 
@@ -147,7 +147,7 @@ RIGHT_SPLITS = (
 def test_split_that_is_right_passes(body: str):
     yours = defined(f"def my_shards(shards, rank, size, worker, workers):\n    {body}", "my_shards",
                     np=np, islice=itertools.islice)  # fmt: skip
-    assert nb04.check_my_shards(yours) is yours
+    assert nb04.check("my_shards", yours) is yours
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_split_that_is_right_passes(body: str):
 def test_split_that_is_wrong_gets_a_diagnosis(body: str, said: str, capsys):
     yours = defined(f"def my_shards(shards, rank, size, worker, workers):\n    {body}", "my_shards",
                     random=random)  # fmt: skip
-    assert nb04.check_my_shards(yours) is nb04.my_shards
+    assert nb04.check("my_shards", yours) is nb04.my_shards
     wrong = capsys.readouterr().out
     assert wrong.startswith("✗") and said in wrong, wrong
 
@@ -227,8 +227,8 @@ def test_stage_that_is_right_passes(capsys):
         ("prefetch", f"(lambda made: made.prefetch(1))({MAPPED})"),
     ):
         yours = stage(name, body)
-        assert nb04.check_stage(yours, numbered()["prepare"], 2, 16) is yours, capsys.readouterr()
-        ours = nb04.check_stage(stage(name, "None"), numbered()["prepare"], 2, 16)
+        assert nb04.check(name, yours, numbered()["prepare"], 2, 16) is yours, capsys.readouterr()
+        ours = nb04.check(name, stage(name, "None"), numbered()["prepare"], 2, 16)
         assert "not written yet" in capsys.readouterr().out
         ours.__name__ = name
         nb04.judge_stage(ours, 16)
@@ -271,15 +271,15 @@ def test_stage_that_is_wrong_gets_a_diagnosis(name: str, body: str, said: str):
 def test_pipeline_that_is_right_passes(tmp_path: Path, capsys):
     names = numbered()
     yours = defined(STAGES, "pipeline", **names)
-    assert nb04.check_pipeline(yours, names["prepare"]) is yours
-    ours = nb04.check_pipeline(lambda *given: None, names["prepare"])
+    assert nb04.check("pipeline", yours, names["prepare"]) is yours
+    ours = nb04.check("pipeline", lambda *given: None, names["prepare"])
     said = capsys.readouterr().out  # the finished version has the learner's arguments
     assert "not written yet" in said and "\ndef pipeline(shards," in said and "prepare" not in said
     assert nb04.judge_pipeline(ours, tmp_path)
     for old, new in OWN_FILES:
         assert old in STAGES
         yours = defined(STAGES.replace(old, new), "pipeline", **names)
-        assert nb04.check_pipeline(yours, names["prepare"]) is yours, capsys.readouterr().out
+        assert nb04.check("pipeline", yours, names["prepare"]) is yours, capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -302,7 +302,7 @@ def test_pipeline_that_is_right_but_slow_or_large_passes_with_a_note(capsys):
     }
     for note, (old, new) in changes.items():
         yours = defined(STAGES.replace(old, new), "pipeline", **names)
-        assert nb04.check_pipeline(yours, names["prepare"]) is yours
+        assert nb04.check("pipeline", yours, names["prepare"]) is yours
         said = capsys.readouterr().out
         assert said.startswith("✓") and note in said
         assert ("Slow" in said, "Large" in said) == ("Slow" in note, "Large" in note)

@@ -36,17 +36,18 @@ def test_finished_versions_pass_and_stubs_are_not_attempted(tmp_path: Path, caps
     nb05.write_numbered_shards(tmp_path)
     nb05.judge_photos(nb05.photos, tmp_path)
     nb05.judge_endless(nb05.endless, tmp_path)
-    assert nb05.check(stub, stub) == (nb05.photos, nb05.endless)
+    assert nb05.check("photos", stub) is nb05.photos
+    assert nb05.check("endless", stub, nb05.photos) is nb05.endless
     assert capsys.readouterr().out.count("not written yet") == 2
 
 
 def test_written_crop_is_used_and_an_unwritten_one_replaced(capsys):
     own = edited(CROP, "[size, size]", "(size, size)")
-    assert nb05.check_crop(own) is own, capsys.readouterr().out
-    assert nb05.check_crop(stub) is nb05.crop
+    assert nb05.check("crop", own) is own, capsys.readouterr().out
+    assert nb05.check("crop", stub) is nb05.crop
     own = edited(ONLY_CROP, "[size, size]", "(size, size)")
-    assert nb05.check_only_crop(own) is own
-    assert nb05.check_only_crop(stub) is nb05.only_crop
+    assert nb05.check("only_crop", own) is own
+    assert nb05.check("only_crop", stub) is nb05.only_crop
     assert capsys.readouterr().out.count("not written yet") == 2
 
 
@@ -95,7 +96,7 @@ def test_written_crop_is_used_and_an_unwritten_one_replaced(capsys):
     ],
 )
 def test_crop_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, capsys):
-    assert nb05.check_crop(edited(CROP, old, new)) is nb05.crop
+    assert nb05.check("crop", edited(CROP, old, new)) is nb05.crop
     wrong = capsys.readouterr().out
     assert said in wrong and "finished version" in wrong, wrong
 
@@ -119,7 +120,7 @@ def test_crop_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, caps
     ],
 )  # fmt: skip
 def test_only_crop_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, capsys):
-    assert nb05.check_only_crop(edited(ONLY_CROP, old, new)) is nb05.only_crop
+    assert nb05.check("only_crop", edited(ONLY_CROP, old, new)) is nb05.only_crop
     wrong = capsys.readouterr().out
     assert said in wrong and "finished version" in wrong, wrong
 
@@ -162,7 +163,7 @@ def test_only_crop_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str,
     ],
 )  # fmt: skip
 def test_graph_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, capsys):
-    assert nb05.check(edited(PHOTOS, old, new), stub)[0] is nb05.photos
+    assert nb05.check("photos", edited(PHOTOS, old, new)) is nb05.photos
     wrong = capsys.readouterr().out
     assert "✗" in wrong and said in wrong, wrong
 
@@ -187,7 +188,8 @@ def test_graph_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, cap
     ],
 )
 def test_iterator_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, capsys):
-    assert nb05.check(stub, edited(ENDLESS, old, new))[1] is nb05.endless
+    own = edited(ENDLESS, old, new)
+    assert nb05.check("endless", own, nb05.photos) is nb05.endless
     wrong = capsys.readouterr().out
     assert "✗" in wrong and said in wrong, wrong
 
@@ -202,7 +204,7 @@ def test_photos_may_decode_whole_images_with_a_share_for_the_gpus_engine(capsys)
         assert old in source
         source = source.replace(old, new)
     whole = edited(source, "", "")
-    assert nb05.check(whole, stub)[0] is whole, capsys.readouterr().out
+    assert nb05.check("photos", whole) is whole, capsys.readouterr().out
 
 
 def test_cell_of_the_notebook_takes_photos_with_other_names_of_arguments(tmp_path, capsys):
@@ -212,7 +214,7 @@ def test_cell_of_the_notebook_takes_photos_with_other_names_of_arguments(tmp_pat
     source = PHOTOS.replace("rank: int, ranks: int", "me: int, n: int")
     own = edited(source, "shard_id=rank, num_shards=ranks", "shard_id=me, num_shards=n")
     master = (ROOT / "notebooks/source/05_dali.py").read_text()
-    start = master.index("if DALI:\n    photos, endless = nb05.check(")
+    start = master.index("if DALI:\n    photos = nb05.check(")
     where = {"num_threads": 1, "device_id": None, "seed": 0}
     session = SimpleNamespace(pixels=16, batch=8)
     names = {"DALI": True, "nb05": nb05, "pipeline_def": pipeline_def, "folder": tmp_path,
@@ -228,10 +230,11 @@ def test_iterator_may_use_the_name_of_the_readers_own_photos(capsys):
     named = edited(PHOTOS, "random_shuffle=True", 'random_shuffle=True, name="jpegs"')
     with_name = '(loader, reader_name="jpegs", auto_reset=True):'
     once = edited(ENDLESS, "(loader):", with_name)
-    assert nb05.check(named, once) == (named, nb05.endless)
+    assert nb05.check("endless", once, named) is nb05.endless
     assert "ends after 3 batches; an epoch has 3" in capsys.readouterr().out
     lines = ENDLESS.replace("(loader):", with_name).splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith("    for "))
     loop = [*lines[:at], "    while True:", *(f"    {line}" for line in lines[at:])]
     again = edited("\n".join(loop), "while True:", "while True:")
-    assert nb05.check(named, again) == (named, again)
+    assert nb05.check("photos", named) is named
+    assert nb05.check("endless", again, named) is again

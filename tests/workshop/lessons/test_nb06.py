@@ -135,7 +135,7 @@ def test_step_with_a_scaler(old: str, new: str, said: str, capsys):
     names: dict = {"Any": object}
     exec(f"from __future__ import annotations\n{STEP.replace(old, new)}", names)
     own = names["scaled_step"]
-    chosen = nb06.check_step(own, nb06.next_scale, "cpu")
+    chosen = nb06.check("scaled_step", own, nb06.next_scale, "cpu")
     printed = capsys.readouterr().out
     assert said in printed
     assert chosen is (own if said == "✓" else nb06.scaled_step), printed

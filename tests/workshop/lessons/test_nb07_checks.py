@@ -31,7 +31,7 @@ def torch_s_fold(conv: Any, norm: Any) -> Any:
 
 
 def test_right_folds_pass(capsys: pytest.CaptureFixture[str]) -> None:
-    assert nb07.check_fold(torch_s_fold) is torch_s_fold
+    assert nb07.check("fold", torch_s_fold) is torch_s_fold
     assert capsys.readouterr().out.startswith("✓")
 
 
@@ -57,7 +57,7 @@ WRONG_FOLDS: list[tuple[Callable[..., Any], str]] = [
 
 @pytest.mark.parametrize(("own", "said"), WRONG_FOLDS, ids=[said for _, said in WRONG_FOLDS])
 def test_wrong_folds_are_diagnosed(own: Any, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert nb07.check_fold(own) is nb07.fold
+    assert nb07.check("fold", own) is nb07.fold
     first, *rest = capsys.readouterr().out.splitlines()
     assert said in first and first[0] == ("○" if "not written" in said else "✗")
     # an answer is shown only to those who have not begun
@@ -135,7 +135,7 @@ def test_captures_are_checked_without_a_gpu(
     file = tmp_path / "own.py"
     file.write_text("from workshop.lessons.nb07_checks import *\n" + SOURCE.replace(*change, 1))
     own = runpy.run_path(str(file))["capture"]
-    chosen = nb07.check_capture(own, "cpu")
+    chosen = nb07.check("capture", own, "cpu")
     said = capsys.readouterr().out.replace("✗ `capture`: ", "✗ ")
     assert said.startswith(STEPS[change])
     assert chosen is (own if said.startswith("✓") else nb07.capture)
@@ -147,13 +147,13 @@ def test_pytorch_s_own_capture_passes(capsys: pytest.CaptureFixture[str]) -> Non
     def own(net: Any, example: Any) -> Any:
         return torch.cuda.make_graphed_callables(net, (example.clone(),))
 
-    assert nb07.check_capture(own, "cpu") is own
+    assert nb07.check("capture", own, "cpu") is own
     assert capsys.readouterr().out.startswith("✓ `capture` is right")
 
 
 @pytest.mark.needs("gpu")
 def test_the_finished_capture_passes_on_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
-    assert nb07.check_capture(nb07.capture, "cuda") is nb07.capture
+    assert nb07.check("capture", nb07.capture, "cuda") is nb07.capture
     assert capsys.readouterr().out.startswith("✓")
 
 

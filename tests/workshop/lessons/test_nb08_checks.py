@@ -35,7 +35,7 @@ def test_right_clocks_pass_and_are_written(
     file = tmp_path / "clock.py"
     file.write_text("")
     if own is nb08.measure:
-        assert nb08.check_clock(own, str(file)) is own
+        assert nb08.check("measure", own, str(file)) is own
         assert capsys.readouterr().out.startswith("✓")
         assert_works(file)
     nb08.judge_clock(own)
@@ -131,7 +131,7 @@ def test_wrong_clocks_are_diagnosed(
 ) -> None:
     simulate(monkeypatch)
     file = tmp_path / "clock.py"
-    assert nb08.check_clock(WRONG_CLOCKS[problem], str(file)) is nb08.measure
+    assert nb08.check("measure", WRONG_CLOCKS[problem], str(file)) is nb08.measure
     first = capsys.readouterr().out.splitlines()[0]
     assert problem in first and first.startswith("✗")
     assert_works(file)
@@ -147,7 +147,7 @@ def test_clock_that_needs_another_cell(
     own = runpy.run_path(str(cell), {"now": time.perf_counter})["measure"]
     nb08.judge_clock(own)
     for again in (own, nb08.measure):  # the cell runs twice
-        assert nb08.check_clock(again, str(file)) is nb08.measure
+        assert nb08.check("measure", again, str(file)) is nb08.measure
         said = capsys.readouterr().out
         assert said.startswith("✗") and "name 'now' is not defined" in said
     assert_works(file)
@@ -196,7 +196,7 @@ FITS = {
 def test_fits(said: str, capsys: pytest.CaptureFixture[str]) -> None:
     own = FITS[said]
     right = said.startswith("✓")
-    assert nb08.check_fit(own) is (own if right else nb08.fit)
+    assert nb08.check("fit", own) is (own if right else nb08.fit)
     assert said in capsys.readouterr().out.splitlines()[0]
 
 
@@ -231,7 +231,7 @@ TURNS = {
 @pytest.mark.parametrize("said", TURNS)
 def test_turns(said: str, capsys: pytest.CaptureFixture[str]) -> None:
     own = TURNS[said]
-    assert nb08.check_turns(own) is (own if said == "✓" else nb08.in_turns)
+    assert nb08.check("in_turns", own) is (own if said == "✓" else nb08.in_turns)
     assert said in capsys.readouterr().out.splitlines()[0]
 
 

@@ -13,7 +13,7 @@ from workshop.checks import alone
 from workshop.checks.compare import Wrong
 from workshop.lessons import nb03
 
-RING = inspect.getsource(nb03.ring_all_reduce).replace("ring_all_reduce", "ring")
+RING = inspect.getsource(nb03.all_reduce)
 RING = RING.replace("(gradients: Any) -> None", "(gradients)")  # as a learner writes it
 EDITS = [
     ("next_one += received", "next_one = next_one + received", "in place"),
@@ -43,7 +43,7 @@ def test_cell_of_the_notebook_imports_what_a_ring_needs(repository: Path) -> Non
 @pytest.mark.slow
 @pytest.mark.needs("torch")
 def test_finished_ring_passes_and_is_written(tmp_path: Path, capsys) -> None:
-    nb03.check_ring(defined(RING, "ring"), str(tmp_path / "ring.py"))
+    nb03.check("all_reduce", defined(RING, "all_reduce"), str(tmp_path / "ring.py"))
     assert capsys.readouterr().out.startswith("✓ On 2 and 3 ranks")
     assert "isend" in (tmp_path / "ring.py").read_text()
 
@@ -57,7 +57,11 @@ def test_ring_may_start_both_as_a_batch(tmp_path: Path, capsys) -> None:
         for work in dist.batch_isend_irecv([out, back]):
             work.wait()
 """
-    nb03.check_ring(defined(RING[:first] + batch + RING[after:], "ring"), str(tmp_path / "r.py"))
+    nb03.check(
+        "all_reduce",
+        defined(RING[:first] + batch + RING[after:], "all_reduce"),
+        str(tmp_path / "r.py"),
+    )
     assert capsys.readouterr().out.startswith("✓ On 2 and 3 ranks")
 
 
@@ -71,21 +75,22 @@ def test_wrong_rings_get_their_diagnosis(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, said: str
 ) -> None:
     assert RING.count(old) == 1
-    nb03.check_ring(defined(RING.replace(old, new), "ring"), str(tmp_path / "ring.py"))
+    nb03.check(
+        "all_reduce", defined(RING.replace(old, new), "all_reduce"), str(tmp_path / "ring.py")
+    )
     text = capsys.readouterr().out
     assert said in text
     assert "a finished version is used" in text
-    assert defined((tmp_path / "ring.py").read_text(), "ring")
+    assert defined((tmp_path / "ring.py").read_text(), "all_reduce")
 
 
 @pytest.mark.slow
 @pytest.mark.needs("torch")
 def test_untouched_ring_is_not_attempted(tmp_path: Path, capsys) -> None:
-    nb03.check_ring(
-        defined("def ring(gradients):\n    ...  # your code\n", "ring"), str(tmp_path / "r.py")
-    )
-    assert capsys.readouterr().out.startswith("○ `ring` is not written yet")
-    assert "def ring(" in (tmp_path / "r.py").read_text()
+    cell = "def all_reduce(gradients):\n    ...  # your code\n"
+    nb03.check("all_reduce", defined(cell, "all_reduce"), str(tmp_path / "r.py"))
+    assert capsys.readouterr().out.startswith("○ `all_reduce` is not written yet")
+    assert "def all_reduce(" in (tmp_path / "r.py").read_text()
 
 
 @pytest.mark.parametrize(
@@ -136,7 +141,7 @@ AVERAGES = [
 )
 def test_averages_on_ranks(tmp_path: Path, capsys, body: str, said: str) -> None:
     code = f"from torch import distributed as dist\n\n\ndef average(gradient):\n    {body}\n"
-    nb03.check_average(defined(code, "average"), str(tmp_path / "average.py"))
+    nb03.check("average", defined(code, "average"), str(tmp_path / "average.py"))
     assert said in capsys.readouterr().out
     assert defined((tmp_path / "average.py").read_text(), "average")
 
