@@ -23,6 +23,8 @@ from rn50lib import hardware
 from rn50lib.report import write_json
 from workshop import output, paths, programs, session
 from workshop import race as racing
+from workshop.observe import try_script
+from workshop.observe.verdict import Result
 from workshop.rungs import LIBRARIES, PARTS, RECORD, RUNGS, load, picture, split
 
 TECHNIQUES = {
@@ -127,17 +129,26 @@ def script(rung: str) -> Path:
     If there is no train.py, it becomes the script with which the notebook begins; an existing file
     is never changed.
     """
-    own = _own()
-    _copy_if_missing()
-    wanted = finished(rung)
-    if has_gaps(own):
-        print(f"{own} still has lines `{GAP}`: using the finished {wanted.name} instead")
-        print("(Your parts of 02 belong there; exercises/ladder/1_single.py has finished ones.)")
-        return wanted
-    yours, needed = _used(own), _used(wanted)
-    if yours == needed:
+    why = why_not_yours(rung)
+    own, wanted = _own(), finished(rung)
+    if not why:
         print("\n".join([f"Using your script {own}", *_warnings(_text(own))]))
         return own
+    print(f"{own} {why}: using the finished {wanted.name} instead")
+    if has_gaps(own):
+        print("(Your parts of 02 belong there; exercises/ladder/1_single.py has finished ones.)")
+    return wanted
+
+
+def why_not_yours(rung: str) -> str:
+    """Return what keeps your train.py from being the script of a rung, "" if nothing does."""
+    _copy_if_missing()
+    own, wanted = _own(), finished(rung)
+    yours, needed = _used(own), _used(wanted)
+    if has_gaps(own):
+        return f"still has lines `{GAP}`"
+    if yours == needed:
+        return ""
     lacks, has = (
         ", ".join(sorted(names, key=lambda name: (name in LIBRARIES.values(), name)))
         for names in (needed - yours, yours - needed)
@@ -148,8 +159,7 @@ def script(rung: str) -> Path:
     other = {"Horovod"} == yours & {"Horovod", "DDP"} and "DDP" in needed
     if other and chosen_library() == "ddp":
         why += " (Horovod cannot run it here: it is not built, or not for GPUs)"
-    print(f"{own} {why}: using the finished {wanted.name} instead")
-    return wanted
+    return why
 
 
 def _copy_if_missing() -> None:
@@ -164,28 +174,48 @@ def _copy_if_missing() -> None:
 def changes(rung: str) -> None:
     """Show how the finished script of a rung differs from the one before: a folded diff.
 
-    Both use the same library: yours, or the one named in `rung`.
+    Both use your library; as long as you have chosen none, there is a diff for each.
     """
     _copy_if_missing()
-    name, chosen = split(rung)
-    before = list(RUNGS)[list(RUNGS).index(name) - 1]
-    old, new = (finished(f"{each}_{chosen or chosen_library()}") for each in (before, name))
-    lines = difflib.unified_diff(
-        _text(old).splitlines(), _text(new).splitlines(), old.name, new.name,
-        n=1, lineterm="",
-    )  # fmt: skip
-    text = "\n".join(lines)
-    page = f"<details><summary>Show {new.name}</summary><pre>{html.escape(text)}</pre></details>"
-    output.Slot().update({"text/plain": text, "text/html": page})
+    before = list(RUNGS)[list(RUNGS).index(rung) - 1]
+    chosen = _used(_own()) & set(LIBRARIES.values())
+    for library in [chosen_library()] if chosen else LIBRARIES:
+        old, new = (finished(f"{each}_{library}") for each in (before, rung))
+        lines = difflib.unified_diff(
+            _text(old).splitlines(), _text(new).splitlines(), old.name, new.name,
+            n=1, lineterm="",
+        )  # fmt: skip
+        text, shown = "\n".join(lines), f"<summary>Show {new.name}</summary>"
+        page = f"<details>{shown}<pre>{html.escape(text)}</pre></details>"
+        output.Slot().update({"text/plain": text, "text/html": page})
 
 
-def predict(rung: str, factor: float) -> None:
-    """Record your prediction: the images/s of this rung over those of the rung before."""
-    name, _ = split(rung)
-    record = load(_file())
-    record["predictions"][name] = factor
-    write_json(_file(), record)
-    print(f"Recorded: you expect {RUNGS[name]} to run at {factor:.2f} × the previous rung.")
+def try_rung(
+    rung: str, *, ranks: int, only_yours: bool = False, compare: bool = False,
+    env: Mapping[str, str] | None = None, **flags: Any,
+) -> Result | None:  # fmt: skip
+    """Run the script of a rung for a few steps and judge what it does; see `workshop.try_script`.
+
+    `flags` are those of the script. If your train.py is not at this rung yet, you see what it lacks
+    and, folded, the finished edit; then the finished script runs, unless `only_yours`. With
+    `compare`, the script also runs on one rank, and with different seeds.
+    """
+    if why := why_not_yours(rung):
+        changes(rung)
+        if only_yours:
+            past = why.startswith("already")
+            print(
+                f"{_own()} {why}:",
+                "it is not tried." if past else "change it, and run this cell again.",
+            )
+            return None
+    path = script(rung)
+    if "DALI" in _used(path) and not session.has("nvidia.dali"):
+        print("It is not tried: DALI is not installed here.")
+        return None
+    return try_script(
+        path, *_words(path, flags), ranks=ranks, steps=3, single=compare, reseed=compare, env=env
+    )
 
 
 def climb(
@@ -209,7 +239,13 @@ def climb(
 
 
 def race(
-    rungs: Sequence[str], *, turns: int, ranks: int, own: str = "", **flags: Any
+    rungs: Sequence[str],
+    *,
+    turns: int,
+    ranks: int,
+    own: str = "",
+    guess: float | None = None,
+    **flags: Any,
 ) -> dict[str, dict[str, Any]]:
     """Run the scripts of several rungs in turns; record and return their reports, by rung.
 
@@ -219,7 +255,8 @@ def race(
     the turns, and the parts in milliseconds add up to that turn's mean step: within a turn only the
     mean counts, because a loader's processes deliver several batches at once. `warm_up` is at
     least 1. With `trace`, a file, steps of the first turn that do not count are traced. Your
-    train.py runs for the rung `own`; rung 1 has one rank.
+    train.py runs for the rung `own`, and `guess` is your prediction of its images/s over those of
+    the rung before; rung 1 has one rank.
     Rungs that need DALI are left out if it is missing here. If memory does not suffice for all at
     once, each rung has its turns alone, and `paired` is False: ratios turn by turn mean nothing.
     So it is for a script that takes no turns; its `turns` are the speed of all its steps.
@@ -236,6 +273,8 @@ def race(
     for group in [runners] if together else [[runner] for runner in runners]:
         racing.race(group, flags["warm_up"], window, turns)
     record, found, over = load(_file()), {}, ""
+    if guess is not None:
+        record["predictions"][split(own)[0]] = guess
     settings = ("script", "ranks", "image_size", "batch_size")
     for rung, (runner, report) in runs.items():
         earlier = record["rungs"].pop(runner.name, {})  # the latest race comes last
@@ -280,12 +319,19 @@ def _prepare(
         lead = max(lead, TRACED_STEPS)
     if turns:
         flags = {**flags, "steps": turns * (lead + flags["steps"])}
-    data = shards() if "readers.tfrecord" in _text(path) else session.need().data_root
-    words: list[object] = ["--data", data, "--report", report]
+    launcher = "torchrun" if "DDP" in uses else "horovodrun"
+    words = _words(path, {"report": report, **flags})
+    return racing.Runner(name, path, words, ranks, launcher, lead), report
+
+
+def _words(path: Path, flags: Mapping[str, Any]) -> list[object]:
+    """Return the arguments of a script: its data set, and flags."""
+    words: list[object] = [
+        "--data", shards() if "readers.tfrecord" in _text(path) else session.need().data_root
+    ]  # fmt: skip
     for flag, value in flags.items():
         words += [f"--{flag.replace('_', '-')}", value]
-    launcher = "torchrun" if "DDP" in uses else "horovodrun"
-    return racing.Runner(name, path, words, ranks, launcher, lead), report
+    return words
 
 
 def _report(runner: racing.Runner, file: Path) -> dict[str, Any]:

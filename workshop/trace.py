@@ -329,7 +329,7 @@ def draw(
         least = 0.002 * (end - begin)  # a narrower bar is not visible, unless there are many
         every = [span for lane in lanes for span in lane.spans]
         broad = {kind for b, e, kind in every if e - b > least}
-        shown = [kind for kind in KINDS if kind in broad or total(every, kind) > 20 * least]
+        shown = [kind for kind in KINDS if kind in broad or total(every, kind) > 5 * least]
         keys = [plt.Rectangle((0, 0), 1, 1, label=kind, **look(kind)) for kind in shown]
         keys += bands[:1]
         columns = 6 if len(keys) <= 6 else 4

@@ -65,7 +65,7 @@ for name, norm in {
     print(f"{name}: relative difference of full-batch and averaged gradients: {gap:.1g}")
 
 # %% [markdown]
-# Without batch norm, the two differ only by rounding. With batch norm they differ more, because each rank normalises with the mean and variance of its own images.
+# Without batch norm, they differ only by rounding; with it, by more: each rank normalises with the mean and variance of its own images.
 #
 # So ranks average their gradients in each step. The batch determines how much a rank *computes*, the model how much it *exchanges*: 25.6 million `float32` gradients (1,000 classes), 102 MB.
 #
@@ -132,7 +132,7 @@ nb03.check("all_reduce", all_reduce, "ring.py")
 # | 4. average | `hvd.DistributedOptimizer(optimizer, model.named_parameters())` | `DistributedDataParallel(model)` |
 # | 5. broadcast | `hvd.broadcast_parameters(model.state_dict(), 0)` | done by 4 |
 # | report, trace, save | if `hvd.rank() == 0` | if `dist.get_rank() == 0`; save `model.module` |
-# | count in images/s | `hvd.size()` | `dist.get_world_size()` |
+# | multiply images/s by | `hvd.size()` | `dist.get_world_size()` |
 # | last line | | `dist.destroy_process_group()` |
 # | exposed exchange (optional) | `optimizer.synchronize()` in a range `exchange`, then `step()` in `with optimizer.skip_synchronize():` | before the loop `last = []` and `next(model.parameters()).register_post_accumulate_grad_hook(lambda _: last.append(now()))`; after `backward()`, `last.pop()` to `now()` |
 # | launcher | `horovodrun -np 2 python train.py` | `torchrun --nproc-per-node 2 train.py` |
@@ -143,40 +143,28 @@ nb03.check("all_reduce", all_reduce, "ring.py")
 # 4. **Average the gradients** over all ranks.
 # 5. **Broadcast** rank 0's weights: they stay equal only if they start equal.
 #
-# [Only rank 0](../docs/troubleshooting.md#ddp-hangs-when-only-rank-0-validates) reports. With the optional row, report the **exposed** exchange as `communication`: the time from the last gradient to the update in which the step waits for messages. Otherwise, it counts as `compute`.
+# [Only rank 0](../docs/troubleshooting.md#ddp-hangs-when-only-rank-0-validates) reports. If you add the optional row, report the **exposed** exchange as `communication`: the time between the last gradient and the update, when the step waits for messages. Otherwise, it counts as `compute`.
 #
 # > Horovod's last release is from June 2023, and its CI is [off](https://github.com/horovod/horovod/pull/4318): start new work with DDP.
 #
-# **Your turn.** Choose a library. Change your `runs/train.py` before you open a solution:
+# **Your turn.** Choose a library, change your `runs/train.py`, and run the next cell. First: is the script *correct*? (✓: *seen*, ✗: *missing*, ○: *not seen*.) Until your file has the changes, solutions are shown, folded, and a finished version runs: Horovod's if it is built, otherwise DDP's.
 
 # %%
-for rung in ("2_horovod", "2_ddp"):
-    workshop.ladder.changes(rung)
-
-# %% [markdown]
-# First: is the script *correct*? Until your file has the changes, a finished version runs: Horovod's if it is built, otherwise DDP's. (✓: *seen*, ✗: *missing*, ○: *not seen*.)
-
-# %%
-flags = ["--image-size", session.small_size, "--batch-size", session.small_batch]
-flags += ["--steps", 4, "--warm-up", 0, "--save", "weights.pt"]  # which ranks write?
-workshop.try_script(
-    workshop.ladder.script("2"), "--data", session.data_root, *flags, ranks=ranks, steps=3,
-    single=session.compare, reseed=session.compare,
-    env=hidden,
+workshop.ladder.try_rung(
+    "2", ranks=ranks, compare=session.compare, env=hidden, image_size=session.small_size,
+    batch_size=session.small_batch, steps=4, warm_up=0, save="weights.pt",  # which ranks write?
 )  # fmt: skip
 
 # %% [markdown]
-# Is it *fast*? **Predict** the speed-up over one rank (with one GPU: what Horovod or DDP costs a single rank).
+# Is it *fast*? **Predict** the speed-up over one rank, as a factor. (With one GPU: with the library over without it.)
 
 # %%
 guess = None  # your number
-if guess is not None:
-    workshop.ladder.predict("2", guess)
 workers = max(1, min(8, session.machine.cores // ranks))  # that load images, per rank
 steps = math.ceil(session.steps / workers) * workers  # they deliver in bursts: time whole ones
 one, several = workshop.ladder.race(
-    ["1_single", "2"], own="2", turns=session.turns, ranks=rung_ranks, workers=workers,
-    image_size=session.image_size, batch_size=batch or session.batch,
+    ["1_single", "2"], own="2", guess=guess, turns=session.turns, ranks=rung_ranks,
+    image_size=session.image_size, batch_size=batch or session.batch, workers=workers,
     warm_up=session.warm_up, steps=steps,
 ).values()  # fmt: skip
 if "communication_ms" not in several:
@@ -186,19 +174,20 @@ for rung in (one, several):
     print(f"ranks: {rung['ranks']}; images/s: {rung['images_per_s']:.1f}; ms per step:", end=" ")
     print(", ".join(f"{part} {ms:.1f}" for part, ms in parts.items()))
 if rung_ranks > 1:
-    gains = several.get("gains") or several["images_per_s"] / one["images_per_s"]
-    efficiency = np.median(gains) / rung_ranks
-    print(f"efficiency, the ratio of the two speeds over the number of ranks: {efficiency:.0%}")
+    gains = several.get("gains") or [several["images_per_s"] / one["images_per_s"]]
+    low, middle, high = np.quantile(gains, [0, 0.5, 1]) / rung_ranks
+    print(f"efficiency, the speed-up of a turn over the number of ranks: {middle:.0%}", end=" ")
+    print(f"({low:.0%} to {high:.0%})")
 workshop.ladder.figure()
 
 # %% [markdown]
-# This is the **ladder**. Left: images/s, coloured by the parts of a step. Right: the speed-up over the rung before, with your prediction. Eight V100s reach an efficiency of 89% (published). Below 1/*n*, *n* ranks are slower than one: [common on a CPU](../docs/troubleshooting.md#more-ranks-on-a-cpu-are-not-faster-too-many-threads), where one rank uses all cores.
+# This is the **ladder**: speeds on the left; on the right, each speed-up over the rung before. Eight V100s reach an efficiency of 89% (published). If its whole range is below 1/*n*, *n* ranks are slower than one: [common on a CPU](../docs/troubleshooting.md#more-ranks-on-a-cpu-are-not-faster-too-many-threads), where one rank uses all cores.
 #
-# Which part of a step grew most? (With one GPU, there is one rank: any difference is overhead.) If *n* ranks share a CPU's cores, each needs about *n* times as long to compute. If compute grew by more, messages and the library's threads may slow it down: compare DDP, below.
+# Which part of a step grew most? (With one GPU, a clear difference is overhead.) If *n* ranks share a CPU's cores, each needs about *n* times as long to compute. If compute grew by more, messages and the library's threads may slow it down.
 #
 # ## What goes wrong without each change?
 #
-# `leave_out.py` trains a small network on random images without one of changes 2 to 5, then without all four, like the unchanged script. It prints how many *different* images were seen, how far the weights moved, and how much the ranks' weights differ. **Predict** which number reveals which omission.
+# `leave_out.py` trains a small network on random images: with all changes, then without one of changes 2 to 5, then without all four, like the unchanged script. It prints how many *different* images were seen, how far the weights moved, and how much the ranks' weights differ. **Predict** which number reveals which omission.
 #
 # **Your turn: write change 4** in two lines. With all changes, the weights differ by 0.
 
@@ -213,8 +202,6 @@ def average(gradient):
 
 # %%
 nb03.check("average", average, "average.py")
-# what reveals each omission: "images", "moved" or "differ"
-guess = {"share": "", "rate": "", "broadcast": "", "average": ""}
 
 # %%
 # %%writefile leave_out.py
@@ -270,15 +257,12 @@ for without in ("nothing", "share", "rate", "broadcast", "average", "all four"):
 dist.destroy_process_group()
 
 # %% language="bash" magic_args="-e"
+# SHARE=? RATE=? BROADCAST=? AVERAGE=?  # what reveals each omission: images, moved or differ?
 # torchrun --standalone --nproc-per-node $RANKS leave_out.py 2> errors.txt || (cat errors.txt; exit 1)
-
-# %%
-first = {"share": "images", "rate": "moved", "broadcast": "differ", "average": "differ"}
-for change, number in first.items():
-    print(f"without {change}: {number}; you predicted {guess[change] or '?'}")
+# echo "You predicted: share $SHARE, rate $RATE, broadcast $BROADCAST, average $AVERAGE"
 
 # %% [markdown]
-# - Without the [**share**](../docs/troubleshooting.md#every-rank-reads-the-whole-data-set), all ranks see the same images. The weights even move *further*: averaging the gradients of different images cancels part of them.
+# - Without the [**share**](../docs/troubleshooting.md#every-rank-reads-the-whole-data-set), all ranks see the same images. The weights even move *further*: the gradients of different images partly cancel when they are averaged.
 # - Without the [**scaled rate**](../docs/troubleshooting.md#accuracy-is-lower-than-on-one-gpu), the weights move only about 1/n as far on n ranks.
 # - Without the **broadcast**, the ranks' weights differ, so the average is not the gradient of any rank's model.
 # - Without the **average**, the ranks' weights start out equal, drift apart, and move further.
@@ -440,7 +424,7 @@ workshop.figure(fig, alt=f"Time of an all-reduce by size: {said}.")
 #
 # **Your turn: predict when the last message arrives,** in five lines. `full` lists when each bucket is full, in seconds after the pass began; `takes` lists how long each message takes; `alone` is the length of the pass without exchange. Messages leave in the order of the list, each through the sender that becomes free first (Gloo has two senders, its threads; NCCL has one, a stream).
 #
-# **Predict**, in milliseconds, how long after the end of DDP's pass its last message arrives.
+# **Predict**, in milliseconds, how long after the end of DDP's pass its last message arrives. (ResNet-50's last bucket holds 9.7 MB, and is full when the pass ends.)
 
 
 # %%
@@ -478,9 +462,7 @@ print(f"You predicted {'?' if guess is None else guess} ms.")
 session.note("exposed_ms", 1e3 * messages, "ms", "exposed exchange of a pass, without waiting")
 
 # %% [markdown]
-# Little of the last message can be hidden: the pass ends soon after its bucket is full.
-#
-# Hidden messages share hardware with the computation (cores with Gloo, a few multiprocessors with NCCL) and can slow it down. You can conclude that only if the range of the rest excludes 0. Your function ignores this and the wait for the slowest rank, and assumes that each message takes its shortest time.
+# Hidden messages share hardware with the computation (cores with Gloo, a few multiprocessors with NCCL) and can slow it down. You can conclude that only if the range of the rest excludes 0. Your function ignores this and the wait for the slowest rank, and takes the times from the line, which can miss a single message by more than those it was fitted to.
 #
 # ### The exchange in your script
 #
@@ -510,9 +492,9 @@ if gpus <= 1:
     print(f"{1e3 * transfer:7.1f} ms  for all gradients by α + bytes / β, with none hidden")
 
 # %% [markdown]
-# DDP's figure shows one step, the tables the mean of three, the script's number the mean of all timed ones. In the shaded parts, only the exchange runs; an orange main thread hands over a bucket. The trace adds exposed moments before the last gradient (such as hand-overs), and counts the last message only while DDP copies nothing (yellow); the script counts all time after the last gradient. The profiler does not see Horovod's thread.
+# DDP's figure shows one step, the tables the mean of three, the script's number the mean of all timed ones. In the shaded parts, only the exchange runs; an orange main thread hands over a bucket. The trace adds exposed moments before the last gradient (such as hand-overs), but leaves out the part of the last message during which DDP copies (yellow); the script counts all time after the last gradient. The profiler does not see Horovod's thread.
 #
-# If, on a CPU, more is exposed than all gradients would take by α + bytes / β, [waiting for the other rank](../docs/troubleshooting.md#a-collective-times-out-although-every-rank-makes-it) and busy cores cause the rest; a faster network shortens neither.
+# If, on a CPU, more is exposed than all gradients would take by α + bytes / β, [waiting for the other rank](../docs/troubleshooting.md#a-collective-times-out-although-every-rank-makes-it) and busy cores cause the rest.
 #
 # ## What would eight GPUs lose?
 #
@@ -525,7 +507,7 @@ print(f"A step of one H100 (recorded, float16, batch 256): {1e3 * step:.1f} ms;"
 print(f"gradients of 12 classes: {sum(bucket_bytes) / 1e6:.0f} MB")
 ready = np.array(full) / full[-1] * 2 / 3 * step
 print(f"{'eight GPUs with':26}{'ms in all':>14}{'exposed':>10}{'efficiency':>12}")
-for link, gigabytes, hop in (  # per second, GPU (or host) and direction; seconds per hop
+for link, gigabytes, hop in (  # GB/s per GPU (or host) and direction; seconds per hop
     ("H100's NVLink", 371, 3.4e-6),
     ("V100's NVLink", 120, 3.4e-6),
     ("PCIe 3.0, not shared", 12, 5.7e-6),
@@ -540,11 +522,11 @@ for link, gigabytes, hop in (  # per second, GPU (or host) and direction; second
 print(f"You predicted that {'?' if guess is None else guess} of these lose more than 5%.")
 
 # %% [markdown]
-# Only 10-Gbit Ethernet does. In published measurements, however, eight V100s (batch 208 each) take 18 ms longer per step than one, far more than this estimate: notebook 08 looks for the reasons.
+# Only 10-Gbit Ethernet does. In published measurements, however, eight V100s (batch 208 each) take 18 ms longer per step than one: notebook 08 looks for the reasons.
 #
 # ## What does the larger batch change?
 #
-# More ranks also mean a larger batch: eight with 16 images each train on 128 per step, in an eighth as many steps per epoch. Change 3 scaled the rate: is that enough? *One* rank with 128 shows the same, except for batch norm. **Predict** the order of the final losses.
+# More ranks also mean a larger batch: eight ranks with 16 images each train on 128 per step, and take an eighth as many steps per epoch. Change 3 scaled the rate: is that enough? *One* rank with 128 shows the same, except for batch norm. **Predict** the order of the final losses.
 
 # %% language="bash" magic_args="-e"
 # run() {  # name, then flags; --lr is for a batch of 256: 1.6 is 0.1 at 16
@@ -588,4 +570,4 @@ session.expect(losses)
 #
 # **Try it:** delete the division in `average.py`, and run `leave_out.py` again. Which number reveals it?
 #
-# Does the input keep up with several GPUs? Notebook 04 measures it.
+# Next: does the input keep up?

@@ -142,7 +142,7 @@ print("You predicted", guess)
 #
 # All numbers are little-endian. Each checksum is a *masked* CRC-32C. Feature names and labels follow TensorFlow's ImageNet scripts: there, labels **start at 1** (0 is the background).
 #
-# **Your turn.** Write the function that makes a record. The cell after yours checks it, shuffles the JPEGs across classes, and copies them into eight shards or more.
+# **Your turn.** Write the function that makes a record. The cell after yours checks it, shuffles the JPEGs across classes, and copies them into at least eight shards.
 
 # %%
 from rn50lib.data.tfrecord import masked_crc
@@ -186,14 +186,14 @@ print(f"The last record, {len(record):,} bytes, begins with {record[:12].hex(' '
 # python -m data_prep.verify --quiet $SHARDS | tail -n 4
 
 # %% [markdown]
-# The warning says that there are no validation shards: you wrote none. (The notes are about grey images.) The pairs of numbers are each record's offset and size, from the first index. [DALI, in rung 3 of notebook 05, needs this index](../docs/troubleshooting.md#dali-cannot-read-a-tfrecord-the-index-is-empty-or-missing).
+# The warning says that there are no validation shards: you wrote none. (The notes are about grey images.) Each pair of numbers, from the first index, is a record's offset and size. [DALI, in rung 3 of notebook 05, needs this index](../docs/troubleshooting.md#dali-cannot-read-a-tfrecord-the-index-is-empty-or-missing).
 #
 # **Your turn.** Write the function that reads a shard back. The next cell checks it, reads the first record, and flips one bit of its *length*. **Predict:** what would a reader do without the checksum of the length?
 
 
 # %%
 def read(path):
-    """Yield the data of each record; raise ValueError if a checksum is wrong."""
+    """Yield the data of each record; raise ValueError if a checksum is wrong or bytes are missing."""
     return None  # your code: struct.unpack, masked_crc
 
 
@@ -219,7 +219,7 @@ if TF:
         print("TensorFlow:", type(error).__name__)
 
 # %% [markdown]
-# Without the checksum, a reader would ask for a terabyte. A checksum catches any single flipped bit, but not a misunderstanding: in the talk's schema, labels start at 0. A program that expects 1 is off by one, often without an error.
+# Without the checksum, a reader would try to read a terabyte. A checksum catches any single flipped bit, but not a misunderstanding: in the talk's schema, labels start at 0. A program that expects 1 is off by one, often without an error.
 #
 # What do you gain from shards if opening a file is slow? The next cell computes the gain for one reader, with assumed values. **Predict:** on a hard disk, how many times as fast is reading from a shard? Which disk can feed an H100 (4,875 images/s) from single files?
 
@@ -282,7 +282,7 @@ loader = torch.utils.data.DataLoader(
 )  # fork: workers need Shards, which is defined here
 # if you run this cell again, run those below it, too
 stages = {"Python loop": python_loop(), "PyTorch workers": iter(loader)}
-ahead = {"PyTorch workers"}  # inputs that work during the device's step
+ahead = {"PyTorch workers"}  # inputs that make whole batches during the device's step
 timed = {}
 
 
@@ -326,7 +326,7 @@ print(f"The device alone: {device:,.0f} images/s")
 #
 # You describe the work once; tf.data then runs it in its own threads, without Python.
 #
-# **Read, shuffle, parse, decode, batch.** The JPEG's header gives the image's size, so the box can be chosen before decoding, which then skips most of what is outside. `antialias=True` matches Pillow, which always antialiases. These steps run one after the other, while the device waits. Is that faster than the Python loop?
+# **Read, shuffle, parse, decode, batch.** The JPEG's header gives the image's size, so the box can be chosen before decoding, and the decoder can skip much of the work outside it. `antialias=True` matches Pillow, which always antialiases. These steps run one after the other, while the device waits. Is that faster than the Python loop?
 
 # %%
 if TF:
@@ -360,7 +360,7 @@ if TF:
     measure("tf.data", guess)
 
 # %% [markdown]
-# If there is no clear difference, two effects may cancel: tf.data decodes fewer pixels, but its antialiased resize can take longer than Pillow's. (*Try it*, at the end, turns antialiasing off.) **Parallel map** decodes up to *n* images at a time on *n* cores. The input still waits for the device, but the map can make up to *n* images meanwhile. The cell prints the largest speed-up that this allows.
+# If there is no clear difference, two effects may cancel: tf.data decodes fewer pixels, but its antialiased resize can take longer than Pillow's. (*Try it*, at the end, turns antialiasing off.) **Parallel map** decodes up to *n* images at a time on *n* cores. A batch is still requested only after the device's step, but the map can make up to *n* images during it. The cell prints the largest speed-up that this allows.
 #
 # **Your turn.** Write this stage and the next, in one line each.
 
@@ -400,14 +400,13 @@ if TF:
     guess = None  # your number
     measure("+ prefetch", guess, before="+ parallel map")
     old = 1 / np.median(timed["+ parallel map"])
-    # with nothing made during the wait, and with all that a parallel map can make
-    rests = old - wait, min(old, (old - wait) / late) if late else old
-    most, least = (old / max(wait, rest) for rest in rests)
-    print(f"Expected: {least:.2f} to {most:.2f} times as fast;", end=" ")
+    # if the map made all it could during the wait, and prefetching hides nothing else
+    rest = min(old, (old - wait) / late) if late else old
+    print(f"Expected: at least {old / max(wait, rest):.2f} times as fast;", end=" ")
     print(f"without prefetching, the device was busy {wait / old:.0%} of the time")
 
 # %% [markdown]
-# Outside the expected range? It is computed from a single median, which disturbed turns shift; the ratio compares turns in pairs. It also assumes that the map runs at the same speed with and without prefetching.
+# The minimum assumes that prefetching hides only the wait. It can also hide work between batches, such as copying the images into a batch, so the ratio is often higher. Below the minimum? It assumes that the map runs at the same speed with and without prefetching, and it is computed from one median, which disturbed turns can shift.
 #
 # ### Is it right?
 #
@@ -439,7 +438,7 @@ if TF:
 # - **Shuffle with one seed, shard** is right but wasteful: each rank reads all records and drops seven out of eight.
 # - **Shard, shuffle** is right and cheap. Shard the *file names*, before anything is read. If shards differ in size, `.take(steps)` limits all ranks to the steps of the rank with the fewest images. Each rank sees the same eighth in every epoch, unless you reshuffle the files with a common seed.
 #
-# **Your turn.** Put the stages together, for one rank of many: which order do `batch`, `interleave`, `map`, `prefetch`, `shard` and `shuffle` need? `tf.data.Dataset.from_tensor_slices(list(shards))` is a dataset of file names, and its `.interleave(tf.data.TFRecordDataset)` takes records from several of them in turn; with `num_parallel_calls`, it reads these files at the same time, which hides network latency. `shuffle` should hold JPEGs of 100 KB, not crops of 150 KB. `decode_crop` above returns an image and its label. `tf.data.AUTOTUNE` lets tf.data choose a buffer size or `num_parallel_calls`.
+# **Your turn.** Put the stages together, for one rank of many: in what order should `batch`, `interleave`, `map`, `prefetch`, `shard` and `shuffle` come? `tf.data.Dataset.from_tensor_slices(list(shards))` is a dataset of file names, and its `.interleave(tf.data.TFRecordDataset)` takes records from several of them in turn; with `num_parallel_calls`, it reads these files at the same time, which hides network latency. `shuffle` should hold JPEGs of 100 KB, not crops of 150 KB. `decode_crop` above returns an image and its label. `tf.data.AUTOTUNE` lets tf.data choose a buffer size or `num_parallel_calls`.
 #
 # The next cell checks your function on small shards; then it and `+ prefetch` take turns. **Predict:** do `interleave` and AUTOTUNE change the speed?
 
@@ -459,7 +458,7 @@ if TF:
     measure("pipeline", guess, before="+ prefetch")
 
 # %% [markdown]
-# The next cell measures all inputs once more, in turns. The figure shows their speeds and the share of the time in which each keeps the device busy; those with a dark bar work while it computes. If a ratio above disagrees with the figure, another program probably disturbed those turns. If `pipeline` is no faster than `+ prefetch`: the shards are in memory, so there is no latency to hide, and AUTOTUNE has no more cores to use. The further left of the dashed line a bar ends, the longer **the device waits for its input**; within a few percent of it, the input keeps up.
+# The next cell measures all inputs once more, in turns. The figure shows their speeds and the share of the time in which each keeps the device busy. Inputs with a dark bar prepare whole batches while the device computes. The further a bar ends to the left of the dashed line, the longer **the device waits for its input**; if it ends within a few percent of the line, that input keeps up. If `pipeline` is no faster than `+ prefetch` and both end at the line, the device is the limit. If both end left of it, there is no latency to hide, because the shards are in memory, and AUTOTUNE has no more cores to use. If a ratio above disagrees with the figure, another program probably disturbed those turns.
 
 # %%
 timed = dict(zip(timed, np.array([[rate(x) for x in timed] for _ in range(rounds)]).T, strict=True))
@@ -474,7 +473,7 @@ for name, bar in zip(timed, ax.patches, strict=True):
     bar.set_alpha(1 if name in ahead else 0.4)
 ax.axvline(device, color="black", ls="--")
 ax.text(device, -0.6, "the device alone ", ha="right")
-ax.set_ylabel("dark: works ahead")
+ax.set_ylabel("dark: makes batches ahead")
 busy = max(speed.values()) / device
 session.note(
     "busy", 100 * busy, "%", "share of the time in which the device is busy, with the fastest input"
@@ -487,10 +486,10 @@ workshop.figure(fig, alt=f"Images/s with a device of {device:,.1f}: {found}.")
 # %% [markdown]
 # ## Which input, and how many cores?
 #
-# Now the inputs that work ahead take turns without a device. A device's images/s divided by those of one core is the number of cores that keep it busy, if the speed grows linearly with the cores. **Predict** whether tf.data is faster than PyTorch's workers, and whether one H100 needs more or fewer cores than Python loops (first output).
+# Now the inputs that work ahead take turns without a device. If the speed grows linearly with the cores, the number of cores that keep a device busy is its images/s divided by those of one core. **Predict** whether tf.data is faster than PyTorch's workers, and how many cores one H100 needs with each. (For the Python loop, see the first output.)
 
 # %% tags=["results"]
-guess = "?"  # such as "workers; 20 cores, fewer than loops"
+guess = "?"  # such as "the same; 20 cores"
 h100 = session.results["input.h100.synthetic"].value
 names = [name for name in timed if name in ahead]
 turns = np.array([[rate(name, compute_s=0) for name in names] for _ in range(rounds)])
@@ -510,7 +509,7 @@ if TF:
 session.expect({f"input.h100.{way}": None for way in ("synthetic", "dali", "tfrecord")})
 
 # %% [markdown]
-# Busy cores can slow each other down, and workers also copy batches. These cores feed one GPU, and the training process needs some, too; in a server, eight GPUs share roughly 100 to 200 cores. DALI (notebook 05) decodes on the GPU instead: that frees most of the cores and costs the recorded H100 a tenth of its speed (4,424 of 4,875).
+# The loop ran alone and was not timed in turns with these inputs, so a few percent between cores and loops mean nothing. More cores than loops are plausible: busy cores slow each other down, and workers also copy batches. These cores feed one GPU, and the training process needs some, too. In a server, eight GPUs share roughly 100 to 200 cores. DALI (notebook 05) can decode on the GPU instead: that frees CPU cores, but costs the recorded H100 a tenth of its speed (4,424 of 4,875).
 #
 # ## How good is a shuffle buffer?
 #
@@ -557,7 +556,7 @@ if TF:
 #
 # ## Train from your shards on a slow device
 #
-# The next cell trains for a few steps with the course's library: TensorFlow on the CPU, images of 64 pixels from your shards, and the library's own tf.data stages. **Predict** its speed in images/s, which the cell after it prints. Would your `pipeline` keep up?
+# The next cell trains for a few steps with the course's library: TensorFlow on the CPU, images of 64 pixels from your shards, and the library's own tf.data stages. **Predict** its speed in images/s (the following cell prints it). Would your `pipeline` keep up?
 
 # %% language="bash" magic_args="-e"
 # [ "$TF" ] || { echo "TensorFlow is missing: make setup WITH=tensorflow"; exit 0; }
@@ -567,7 +566,7 @@ if TF:
 
 # %%
 if TF:
-    guess = "?"  # such as "50; yes"
+    guess = "?"  # such as "500; no"
     trained = json.loads(Path("tensorflow.json").read_text())["metrics"]["train.total_ips"][0]
     print(f"After the first step: {trained:.0f} images/s; you predicted {guess}.")
     print(f"Your pipeline, alone on these cores, delivers {np.median(turns[:, -1]):.0f} at 224 px.")

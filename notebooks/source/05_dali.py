@@ -77,7 +77,7 @@ print(f"Waiting is {waiting:.0%} of a traced step. Without it: {1 / (1 - waiting
 # %% [markdown]
 # On a CPU, `waiting` is the time in which the loop loads images, so this is the headroom again: a rougher estimate, from three early steps, slowed by the profiler. On a GPU, it is all the time in which the GPU is idle, whatever it waits for: an upper bound. Without workers, the times of loading and computing add up: if the loader is *r* times as fast as the step, the headroom is about 1 + 1/*r*, or more if each slows down the other, for example by evicting its data from the caches.
 #
-# A range as wide as 0.6 to 1.5 means that something else was running: close it, and run the cell again. If your headroom is close to 1, leave the loader alone. **Otherwise**, set `WORKERS` to your number of cores and run the cell again; on a CPU, workers take cores from the step. If much headroom is left, [docs/troubleshooting.md](../docs/troubleshooting.md#the-gpu-waits-for-data-or-dali-is-not-faster) shows how to find the slow part.
+# The headroom is the median of the ratios in the five turns, so it can differ from the ratio of the two speeds below it. A range as wide as 0.6 to 1.5 means that something else was running: close it, and run the cell again. If your headroom is below about 1.1, leave the loader alone. **Otherwise**, set `WORKERS` to your number of cores and run the cell again; on a CPU, workers take cores from the step. If much headroom is left, [docs/troubleshooting.md](../docs/troubleshooting.md#the-gpu-waits-for-data-or-dali-is-not-faster) shows how to find the slow part.
 #
 # A **recorded H100** (batch 128, 12 workers, each run once) had headroom: rung 2 trained at 1,089 images/s with Pillow, rung 3 at 1,735 with DALI. DALI is not a perfect loader, so rung 2's headroom was at least about 1.6.
 #
@@ -174,12 +174,13 @@ step(one)  # the first one is slow on a GPU
 
 # %%
 guesses = {"num_workers=0": None, f"num_workers={cores}": None, "yours": None}  # your numbers
+guesses["+ pin_memory"] = None  # only on a GPU
 settings = {"num_workers=0": {}, f"num_workers={cores}": {"num_workers": cores}}
 if device.type == "cuda":
     settings["+ pin_memory"] = {"num_workers": cores, "pin_memory": True}
 # settings["yours"] = {**settings[[*settings][-1]], "prefetch_factor": 4}  # for example
 loaders = {name: load(signs, **setting) for name, setting in settings.items()}
-rates = in_turns({"cached": itertools.repeat(one), **loaders}, step)
+rates = in_turns({"cached": itertools.repeat(one.to(device)), **loaders}, step)
 del loaders  # ends the workers
 needed = np.median(rates["cached"])
 print(f"{step.__name__}: {needed:,.0f} images/s with a cached batch")
@@ -191,7 +192,7 @@ before, last = [*settings][-2:]
 print(f"{last} over {before}: {workshop.ratio(np.divide(rates[last], rates[before]))}")
 
 # %% [markdown]
-# Workers decode during the step, but passing batches between processes costs time, too. No setting saves *decoding*: unpacking a JPEG's variable-length codes, transforming them to blocks of 8 × 8 pixels, upsampling colours. If there is still headroom, make each image cheaper to decode.
+# Workers decode during the step, but passing batches between processes costs time, too. No setting saves *decoding*: unpacking a JPEG's variable-length codes, transforming them into blocks of 8 × 8 pixels, upsampling the colours. If there is still headroom, make each image cheaper to decode.
 #
 # ## A pipeline in pieces
 #
@@ -230,7 +231,7 @@ if DALI:
     print("labels", np.array(labels.as_array()).ravel())
 
 # %% [markdown]
-# Your labels start at 1. Images differ in size, so a DALI batch is a *list* of arrays. **Your turn:** write the next operator, which crops and resizes them to one size. `random_area=[0.37, 0.75]` and `random_aspect_ratio=[1, 1]` are nearly your script's crop: for 4:3 images, squares of 70 to 100% of the shorter side. (DALI's default is 8 to 100% of the area.) Python runs your function only **once**, when the graph is built, so a number that Python draws stays the same. Use DALI's random operators, like `tf.random` in notebook 04.
+# Your labels start at 1. Images differ in size, so a DALI batch is a *list* of arrays. **Your turn:** write the next operator, which crops and resizes them to one size. `random_area=[0.37, 0.75]` and `random_aspect_ratio=[1, 1]` are nearly your script's crop: for 4:3 images, squares of 70 to 100% of the shorter side. (DALI's default is 8 to 100% of the area.) Python runs your function only **once**, when the graph is built, so a number that Python draws stays the same. Use DALI's random operators instead, as notebook 04 used `tf.random`.
 
 
 # %%
@@ -245,7 +246,7 @@ if DALI:
 # %% [markdown]
 # ### What each operator costs
 #
-# What could a faster decoder gain? The next cell cuts off the graph after each operator and measures **CPU time**, which excludes waiting for a busy core. *Decode the crop* is a fused operator, which decodes only the crop: about half of the image. **Predict:** what share of the graph's time is decoding, how many times as fast would the graph be if decoding cost nothing, and what share of decoding is left with the fused operator?
+# What could a faster decoder gain? The next cell cuts off the graph after each operator and measures **CPU time**, which excludes waiting for a busy core. *Decode the crop* is a fused operator, which decodes only the crop: about half of the image. **Predict:** what share of the graph's time is decoding, how many times as fast would the graph be if decoding cost nothing, and what share of the decoding time is left with the fused operator?
 
 
 # %%
@@ -339,7 +340,7 @@ if DALI:
 #
 # ## A fair comparison
 #
-# Compare DALI, using the decoder with the highest median above, with two `DataLoader`s: the one with Pillow, and one in which simplejpeg decodes and PyTorch resizes. All take nearly the same crops, resize with antialiasing, and use one thread or process per core. The `DataLoader`s open files and DALI reads your shards, all in the page cache by now. **Predict:** how many times as fast as each `DataLoader` is DALI?
+# Compare DALI, using the decoder with the highest median above, with two `DataLoader`s: the one with Pillow, and one in which simplejpeg decodes and PyTorch resizes. All take nearly the same crops, resize with antialiasing, and use one thread or process per core. The `DataLoader`s open files and DALI reads your shards, all in the page cache by now. **Predict** DALI's speed-up over each `DataLoader`.
 
 
 # %%
@@ -382,7 +383,7 @@ session.note("fastest_loader", note, "", "Fastest loader")
 # %% [markdown]
 # On a CPU, all use the same cores for the same JPEGs, but they differ in their decoders and resizers, in using threads or processes, in how they divide a batch among the cores, and in how much of each image they decode. If `simplejpeg` is clearly faster, keep `FasterSigns` for scripts without shards. A loader whose bar ends left of the dashed line cannot feed the device: use more cores, store smaller images, or decode on other hardware. On a GPU, `mixed` also takes time from the training: trust the table above.
 #
-# A loader can also be faster because it resizes without antialiasing. But then [its images differ from Pillow's](../docs/troubleshooting.md#accuracy-is-lower-with-dali-images-are-resized-differently), in one example by 21 of 255 levels.
+# A loader can also be faster because it resizes without antialiasing. But then [its images differ from Pillow's](../docs/troubleshooting.md#accuracy-is-lower-with-dali-images-are-resized-differently), in one example by 21 of 255 levels on average.
 #
 # ## Your own step again: one more rung
 #
@@ -407,7 +408,8 @@ def endless(loader):
 
 
 if DALI:
-    photos = nb05.check("photos", photos)
+    any_place = device.type == "cuda" and "mixed" not in fastest  # a CPU row was the fastest
+    photos = nb05.check("photos", photos, any_place)
     endless = nb05.check("endless", endless, photos)
     pipe = pipeline_def(photos)(
         folder, session.pixels, device, 0, 1, batch_size=session.batch, **where
@@ -425,27 +427,18 @@ if DALI:
 # The next cell runs three small steps in two CPU processes. Watch the row *share the samples*: without `shard_id` and `num_shards` the script is just as fast, but every rank reads every image. A ○ means that this short run cannot tell.
 
 # %%
-own = session.runs / "train.py"
-if DALI and "nvidia.dali" in own.read_text() and not workshop.ladder.has_gaps(own):
-    small = ["--image-size", 32, "--batch-size", 16, "--steps", 3, "--warm-up", 0]  # 96 images
-    print(workshop.try_script(
-        own, "--data", folder, *small,
-        ranks=2, steps=3, single=False, reseed=False,  # only the quick checks
-        env={"CUDA_VISIBLE_DEVICES": ""},
-    ))  # fmt: skip
-else:
-    print("Your runs/train.py does not use DALI yet, or has gaps. Run this again after your edit.")
-workshop.ladder.changes("3_dali")  # the finished edit
+workshop.ladder.try_rung(
+    "3_dali", ranks=2, only_yours=True, env={"CUDA_VISIBLE_DEVICES": ""},
+    image_size=32, batch_size=16, steps=3, warm_up=0,  # 96 images
+)  # fmt: skip
 
 # %% [markdown]
-# Rung 2 now loads with workers. On a GPU, the headroom that you measured with workers is the most that DALI can gain; on a CPU, both loaders take cores from the step. **Predict** DALI's speed-up over rung 2.
+# Rung 2 now loads with workers. On a GPU, the headroom that you measured with workers, in batches of 32, is roughly the most that DALI can gain (if it decodes on the GPU, copying the images there is saved, too); on a CPU, both loaders take cores from the step. **Predict** DALI's speed-up over rung 2.
 
 # %%
 guess = None  # your number
-if guess is not None:
-    workshop.ladder.predict("3_dali", guess)
 found = workshop.ladder.race(
-    ["2", "3_dali"], turns=session.turns, ranks=ranks, own="3_dali",  # your script is past rung 2
+    ["2", "3_dali"], own="3_dali", guess=guess, turns=session.turns, ranks=ranks,
     image_size=session.image_size, batch_size=session.batch_size, warm_up=1,
     workers=workers, steps=max(session.steps, 2 * workers),  # whole rounds of workers
 )  # fmt: skip
@@ -459,7 +452,7 @@ for rung, report in found.items():
     print(f"{rung}: input is {waiting:.1%} of a step: a headroom of {1 / (1 - waiting):.2f}")
 
 # %% [markdown]
-# If DALI's headroom is below 1.05, leave the input alone. If it is larger, give DALI more threads, or decode on the GPU. If the rungs differ clearly although neither has headroom, one loader's workers or threads take more of the step's cores than the other's.
+# If DALI's headroom is below about 1.1, leave the input alone. If it is larger, give DALI more threads, or decode on the GPU. If the rungs differ clearly although neither has headroom, one loader takes more of the step's cores, or of its GPU, than the other.
 #
 # ## Key takeaways
 #

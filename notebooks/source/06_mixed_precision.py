@@ -73,7 +73,7 @@ print(f"both passes (forward and backward) {both_passes:.0%}.")
 #
 # [NVIDIA's ResNet-50 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) processes 400.2 images per second on one V100 in FP32 and 1,442.6 in FP16. The method is from [Mixed Precision Training](https://arxiv.org/abs/1710.03740) (Micikevicius et al., 2017). Where does the factor of 3.6 come from, and what can go wrong?
 #
-# On a CPU, this notebook times `bfloat16`. If your CPU has no instructions for it (see the first output), convolutions become slower.
+# On a CPU, this notebook times `bfloat16`. Without instructions for it (see above), convolutions become slower.
 #
 # ## What each format can represent
 #
@@ -206,7 +206,7 @@ def next_scale(scale, good, finite, wait=2000):
 next_scale = nb06.check("next_scale", next_scale)
 
 # %% [markdown]
-# The next cell trains with it. A larger network or batch, or a lower loss, makes gradients smaller. To imitate that, it divides them by 2^16 before they are rounded to `float16`, and multiplies them back before the update. **Predict** which of four `float16` runs learns best, which makes no update, and which ends in NaN: your rule, starting at 2^36 (in effect 2^20, too high); no scale; and a fixed scale of 2^36, with and without the overflow check.
+# The next cell trains with it. A larger network or batch, or a lower loss, makes gradients smaller. To imitate that, the cell divides gradients by 2^16 before they are rounded to `float16`, and undoes that before the update. **Predict** which of four `float16` runs learns best, which makes no update, and which ends in NaN: your rule, starting at 2^36 (in effect 2^20, too high); no scale; and a fixed scale of 2^36, with and without the overflow check.
 
 
 # %%
@@ -251,7 +251,7 @@ _, scales, _ = runs["your rule"]
 print("Your rule's scale of each step: 2 to the", *np.log2(scales).astype(int))
 
 # %% [markdown]
-# Your rule skips steps until the scale is low enough, and one more each time doubling goes too far. Dividing by 2^16 moves nearly all of the histogram below `float16`'s smallest number: without a scale, the loss is hardly lower than without updates (third run). `bfloat16` has the range, so it needs no scale.
+# Your rule skips steps until the scale is low enough, and one more each time doubling goes too far. Dividing by 2^16 moves nearly all of the histogram below `float16`'s smallest number: without a scale, hardly any layer gets a gradient, and the loss falls much less than with your rule. `bfloat16` has the range, so it needs no scale.
 #
 # The third run **fails silently**: no update, no error. The fourth, without the check, writes [infinities or NaN](../docs/troubleshooting.md#nan-in-float16-which-layer-and-what-the-loss-scale-does) into the weights.
 #
@@ -403,7 +403,7 @@ for name, *ms, _, _ in rows:
     print(f"{name}: {ms[1] / ms[0]:.1f} × the count in {before}, {ms[3] / ms[2]:.1f} × in {half}")
 
 # %% [markdown]
-# *Gain* is the speed-up from 16 bits. A layer that gains more than counted is further above its bound in `float32`; one that gains less, in 16 bits. (Slightly below 1 × the count? The layer's code is faster than the product or copy that set the limit. Far below, or an MFU over 100%? Something slowed the limits: measure them again.)
+# *Gain* is the speed-up from 16 bits. A layer that gains more than counted is further above its bound in `float32`; one that gains less, in 16 bits. (Below 1 × the count? The layer beats the product or copy that set the limit, or the machine was busy: measure the limits again.)
 #
 # ## Compare all precisions
 #
@@ -460,13 +460,13 @@ yours = speeds if same else {}
 session.expect({f"h100.{name}.ips": yours.get(name) for name in ("float16", "bfloat16")})
 
 # %% [markdown]
-# Compare rows by the ratios, taken turn by turn. If the MFU falls, the other layers gain less than the peak, or the convolutions do not reach it in 16 bits. On a GPU, cuDNN often converts NCHW around a convolution, because its kernels for Tensor Cores want channels last; notebook 08 adds that. On the recorded H100, `bfloat16` was slower than `float16`, because its batch-norm kernels were.
+# Compare rows by the ratios, taken turn by turn. If the MFU is lower in 16 bits, the other layers gain less than the peak does, or the convolutions come less close to it. (If it is over 100%, measure the limits again.) On a GPU, cuDNN often converts NCHW around a convolution, because its kernels for Tensor Cores want channels last; notebook 08 adds that layout to your script. On the recorded H100, `bfloat16` was slower than `float16`, because its batch-norm kernels were.
 #
-# ## Trace both precisions
+# ## Trace two precisions
 #
-# The next cell traces both passes in both precisions in turns, channels last (*pointwise*: ReLU and addition). The count now includes all layers and the backward pass, in which a convolution does twice the work.
+# Next, you trace both passes in your script's precision and in 16 bits, in turns, channels last (*pointwise*: ReLU and addition). The count now includes all layers and the backward pass, in which a convolution does twice the work.
 #
-# **Your turn:** count how often the other layers read and write. Then **predict** the gain of each kind.
+# **Your turn:** count how often the other layers read and write. Then, in the cell that traces, **predict** the gain of each kind.
 
 
 # %%
@@ -475,7 +475,7 @@ def accesses(layer):
 
     `layer` is "batch norm", "ReLU" (in place) or "addition". Backward, a batch norm needs two sums
     over its input and its output's gradient before it can combine them; a ReLU needs its output,
-    too; and the gradients of both summands meet where the shortcut begins, and are added there.
+    too; and where a shortcut branches off, the gradients of both branches are added.
     """
     return None  # your code
 
@@ -525,7 +525,7 @@ for name, its_turns in traces.items():
 # %% [markdown]
 # The count assumes arithmetic as fast as a large matrix product, and memory as fast as a copy. Compare it with the fastest turns. A kind that takes much longer reaches neither limit. If *convolution* takes far less, its peak was measured too low. If another kind does, its traffic is overestimated: on a CPU, its arrays stay in the cache, so less traffic gains little; on a GPU, kernels that mostly read can be faster than a copy.
 #
-# Next, compare with a recorded H100. The cell after that applies your count to the V100: **predict** the gain from 8 times the arithmetic alone, and from half the traffic alone.
+# Next, compare with a recorded H100; then apply your count to the V100: **predict** the gain from 8 times the arithmetic alone, and from half the traffic alone.
 
 # %%
 resnet50 = resnet.resnet(50)
@@ -573,7 +573,7 @@ print(f"Limits of the V100: {session.results['v100.fp16'].provenance}; {predicte
 #
 # [`torch.compile`](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step) **fuses** layers, so that no intermediate result goes to memory. A residual block ends with a batch norm, an addition of the shortcut and a ReLU.
 #
-# **Your turn:** count how often they read and write an array, first one by one, then fused. Your count predicts two gains: from fusing, and from 16 bits. (Compiling takes up to half a minute.)
+# **Your turn:** count how often they read and write an array, first one by one, then fused. Your count predicts two gains: from fusing, and from 16 bits.
 
 
 # %%
@@ -628,36 +628,26 @@ workshop.table(rows, columns, f"The end of a block, {session.tail} images")
 del pair, pairs
 
 # %% [markdown]
-# The closer a measured time is to the counted one, the more traffic is the limit. At several times the count, something else is. On a CPU, [PyTorch's batch norm](https://github.com/pytorch/pytorch/blob/02793981e2a23214e0a159b7eef8685ea5738310/aten/src/ATen/native/cpu/batch_norm_kernel.cpp) adds NCHW numbers one at a time in `float32`, but as vectors in 16 bits, which can therefore gain more than 2. For the whole network, `torch.compile` gained about 1.2 (from 4,833 to 5,810 images/s, on two H100s).
+# The closer a measured time is to the counted one, the more traffic is the limit. At several times the count, something else is. On a CPU, [PyTorch's batch norm](https://github.com/pytorch/pytorch/blob/02793981e2a23214e0a159b7eef8685ea5738310/aten/src/ATen/native/cpu/batch_norm_kernel.cpp) adds NCHW numbers one at a time in `float32`, but as vectors in 16 bits, which can therefore gain more than 2. For the whole network, `torch.compile` gained a factor of about 1.2 (from 4,833 to 5,810 images/s, recorded on two machines).
 #
 # ## Your turn: one more rung
 #
-# Before you open the solution (folded below), add mixed precision to `runs/train.py`: `float16` with a `GradScaler` on a GPU; on a CPU, `bfloat16` with `GradScaler(enabled=False)`. DDP's `backward()` averages the gradients. Horovod must exchange them *before* `scaler.step` tests them, so that all ranks skip a step or none does: `optimizer.synchronize()` comes first, and `scaler.step(optimizer)` stays inside `skip_synchronize()`. Then run the next cell: it lists missing lines, and tests the exchange on the CPU, where the scaler is off.
+# Add mixed precision to `runs/train.py`: `float16` with a `GradScaler` on a GPU; on a CPU, `bfloat16` with `GradScaler(enabled=False)`. DDP's `backward()` averages the gradients. Horovod must exchange them *before* `scaler.step` tests them, so that all ranks skip a step or none does: `optimizer.synchronize()` comes first, and `scaler.step(optimizer)` stays inside `skip_synchronize()`. Then run the next cell: it lists missing lines, shows a solution, folded, or tests the exchange on the CPU, where the scaler is off.
 
 # %%
-workshop.ladder.changes("4_amp")
-own = workshop.ladder.script("4_amp")  # lists missing lines
-if not dali:
-    print("Your script is not tried: this needs DALI.")
-elif own.name != "train.py":
-    print("Change your runs/train.py, and run this cell again.")
-else:
-    small = ["--image-size", 32, "--batch-size", 16, "--steps", 3, "--warm-up", 0]  # all classes
-    print(workshop.try_script(
-        own, "--data", workshop.ladder.shards(), *small,
-        ranks=2, steps=3, single=False, reseed=False, env={"CUDA_VISIBLE_DEVICES": ""},
-    ))  # fmt: skip
+workshop.ladder.try_rung(
+    "4_amp", ranks=2, only_yours=True, env={"CUDA_VISIBLE_DEVICES": ""},
+    image_size=32, batch_size=16, steps=3, warm_up=0,  # all classes
+)  # fmt: skip
 
 # %% [markdown]
-# Only the two passes gain, by the factor in the NCHW rows; the first run gave their share of a step. **Predict** how many times as fast your script becomes, by Amdahl's law (see 02). The race tests it.
+# Only the two passes gain, by the factor in the NCHW rows; the first run gave their share of a step. **Predict** how many times as fast your script becomes, by Amdahl's law (see 02).
 
 # %%
 guess = None  # your number
-if guess is not None:
-    workshop.ladder.predict("4_amp", guess)
 torch.cuda.empty_cache()  # the scripts need the memory
 raced = workshop.ladder.race(
-    ["3_dali", "4_amp"], turns=session.rung_turns, ranks=ranks, own="4_amp", **sizes,
+    ["3_dali", "4_amp"], own="4_amp", guess=guess, turns=session.rung_turns, ranks=ranks, **sizes,
     warm_up=1, steps=1 if emulated else session.steps,
 )  # fmt: skip
 gains = np.divide(times[before, "NCHW"], times[half, "NCHW"])
@@ -674,7 +664,7 @@ else:
 workshop.ladder.figure("4_amp")
 
 # %% [markdown]
-# If the two ranges overlap, nothing refutes the formula. (But a range as wide as 0.5 to 3.5 tests nothing: rerun *Compare all precisions* and the last cell.) If not, compare the times in the last line with the formula's factor, which was measured without DALI. The square is a recorded H100, from 1,735 to 2,530 images/s: batch 128, from JPEG files. (The 4,833 above: no input, channels last, batch 256.)
+# If the two ranges overlap, nothing refutes the formula. (But a range as wide as 0.5 to 3.5 tests nothing: rerun the cell under *Compare all precisions*, and the last one.) If not, compare the times in the last line with the formula's factor, which was measured without DALI and, on a GPU, with larger batches. The square is a recorded H100, from 1,735 to 2,530 images/s: batch 128, from JPEG files.
 #
 # ## The same accuracy?
 #
@@ -705,4 +695,4 @@ print(f"{errors:.1f} standard errors; {predicted(guess)}")
 #
 # **Try it:** in `train_scaled`, round the weights to `bfloat16` after each step, and predict the new loss of the run `not rounded`.
 #
-# The next notebook uses a trained network: how long does one prediction take?
+# Next: how long does one prediction take?

@@ -341,8 +341,6 @@ ladder.changes("6_compiled")
 
 # %%
 guess = None  # your number
-if guess is not None:
-    ladder.predict("5_tuned", guess)
 rung_ranks = max(1, min(ranks, gpus))
 rung_batch, warm_up = (2, 1) if emulated else (session.rung_batch, 3)
 if compiled and not gpus:
@@ -350,7 +348,7 @@ if compiled and not gpus:
 names = session.rungs.split() + ["6_compiled"] * (compiled and gpus > 0)
 rungs = ladder.race(
     [rung for rung in names if rung != "2" or rung_ranks > 1],
-    turns=session.rung_turns, ranks=rung_ranks, own="5_tuned",
+    own="5_tuned", guess=guess, turns=session.rung_turns, ranks=rung_ranks,
     image_size=pixels, batch_size=rung_batch, steps=session.rung_steps, warm_up=warm_up,
     workers=min(session.rung_workers, max(1, cores // rung_ranks)),
 )  # fmt: skip

@@ -199,6 +199,35 @@ def test_a_missing_script_is_the_one_with_which_a_notebook_begins(
     assert ladder.script(rung) == here.runs / "train.py"
 
 
+def test_script_before_its_rung_is_not_tried_but_gets_the_edit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = SimpleNamespace(runs=tmp_path, number="05", data_root=tmp_path)
+    tried: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(ladder.session, "need", lambda: here)
+    monkeypatch.setattr(ladder, "try_script", lambda *words, **how: tried.append((*words, how)))
+    own = tmp_path / "train.py"
+    shutil.copy(LADDER / "1_single.py", own)
+    assert ladder.try_rung("2", ranks=2, only_yours=True) is None and not tried
+    said = capsys.readouterr().out
+    assert "train.py does not use Horovod or DDP yet: change it" in said
+    assert "+++ 2_horovod.py" in said and "+++ 2_ddp.py" in said  # none is chosen yet
+    shutil.copy(LADDER / "2_ddp.py", own)
+    ladder.try_rung("2", ranks=2, only_yours=True, compare=True, batch_size=4)
+    ((*words, how),) = tried
+    assert words == [own, "--data", tmp_path, "--batch-size", 4]
+    assert how["single"] and how["reseed"] and how["ranks"] == 2
+    shutil.copy(LADDER / "4_amp_ddp.py", own)
+    ladder.try_rung("3_dali", ranks=2, only_yours=True)
+    assert "already uses autocast: it is not tried" in capsys.readouterr().out
+    shutil.copy(LADDER / "2_ddp.py", own)
+    monkeypatch.setattr(ladder.session, "has", lambda package: False)
+    ladder.try_rung("3_dali", ranks=2)  # the finished one
+    said = capsys.readouterr().out
+    assert "using the finished 3_dali_ddp.py" in said and "DALI is not installed" in said
+    assert "+++ 3_dali_ddp.py" in said and "horovod" not in said
+
+
 def test_start_script_has_a_gap_for_each_part_of_the_learner(tmp_path, monkeypatch, capsys) -> None:
     own, text = tmp_path / "train.py", (LADDER / "1_single.py").read_text()
     monkeypatch.setattr(ladder.session, "need", lambda: SimpleNamespace(runs=tmp_path, number="03"))
@@ -243,21 +272,11 @@ def test_without_an_own_script_what_is_built_decides(
 
 
 @pytest.mark.slow  # Matplotlib
-def test_figure_has_both_libraries_and_no_numbers_of_profile_ci(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    here = SimpleNamespace(runs=tmp_path, profile="cpu", number="03")
+def test_figure_has_both_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import matplotlib.colors
 
-    monkeypatch.setattr(ladder.session, "need", lambda: here)
-    ladder.predict("2", 2.0)
-    here.profile = "gpu"
-    ladder.predict("3_dali_ddp", 3.0)
-    here.profile = "ci"
-    ladder.predict("2", 9.0)
-    assert {path.name for path in tmp_path.iterdir()} == {"ladder.json", "ladder-ci.json"}
-    record = json.loads((tmp_path / "ladder.json").read_text())
-    assert record["predictions"] == {"2": 2.0, "3_dali": 3.0}
+    record = rungs.load(tmp_path / "ladder.json")
+    record["predictions"] = {"2": 2.0, "3_dali": 3.0}
     for name, rate in {"2_ddp": 5.0, "2_horovod": 6.0, "1_single": 4.0, "3_dali_ddp": 7.0}.items():
         record["rungs"][name] = {"images_per_s": rate, "input_ms": 1.0, "compute_ms": 8.96}
         record["rungs"][name]["communication_ms"] = 0.04  # not visible, and so left out

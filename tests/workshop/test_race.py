@@ -168,14 +168,16 @@ def test_ladder_pairs_no_script_without_turns(
         script.write_text(SCRIPT.replace("trace.step()", "pass") if rung == plain else SCRIPT)
         return script
 
-    here = SimpleNamespace(runs=tmp_path, data_root=tmp_path, profile="cpu", number="03")
+    here = SimpleNamespace(runs=tmp_path, data_root=tmp_path, profile="ci", number="03")
     monkeypatch.setattr(ladder.session, "need", lambda: here)
     monkeypatch.setattr(ladder, "finished", finished)
     monkeypatch.setattr(ladder, "_fit_in_memory", lambda runners: True)
-    flags = {"batch_size": 4, "steps": 1, "warm_up": 1, "workers": 1}
+    flags = {"batch_size": 4, "steps": 1, "warm_up": 1, "workers": 1, "own": "1_single", "guess": 9}
     found = ladder.race(["1_single", "2_ddp"], turns=2, ranks=1, **flags)
     assert found[plain]["turns"] == [1.0] and not found[plain]["paired"]
     assert not any("gains" in report for report in found.values())
+    record = json.loads((tmp_path / "ladder-ci.json").read_text())  # no other profile draws it
+    assert record["predictions"] == {"1_single": 9} and not (tmp_path / "ladder.json").exists()
 
 
 def test_traced_run_is_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

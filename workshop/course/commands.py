@@ -103,6 +103,7 @@ def build_notebooks(args: argparse.Namespace) -> int:
         folder = shlex.quote(str(args.nbgrader))
         print(f"Next: cd {folder} && nbgrader generate_assignment {nbgrader.ASSIGNMENT}")
     elif args.check:
+        print(*lint.contents(root), sep="\n")
         return report([*build.drift(root), *gallery.drift(root), *lint.lint(root)])
     else:
         for master in masters:

@@ -6,13 +6,16 @@ No rule is needed against committed outputs: a notebook with outputs differs fro
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from rn50lib.errors import UserError
 from workshop import catalogue, expected, masters
 from workshop.course import build
+from workshop.course.content import content
 
-CEILINGS = {"cells": 50, "words": 2000}  # of a notebook
+CEILINGS = {"cells": 50, "words": 2000, "figures": 5, "helpers": 12}  # of a notebook
+LEAST_PLAIN = 0.65  # of a lesson's code cells; the first is a map
 RULES = (  # cell type, pattern, what is wrong with it
     ("code", r"^\s*(!|%pip\b|%conda\b|%%(bash(?! -e$)|sh|script|!)|get_ipython\(\)\.system\()",
      "a shell line: papermill ignores its failure; use a cell that begins with `%%bash -e`"),
@@ -40,16 +43,27 @@ def lint(root: Path) -> list[str]:
                 exists = path in built or (path.suffix != ".ipynb" and path.exists())
                 if not exists and "://" not in link:
                     found.append(f"cell {number}: the link to {link} leads nowhere")
-        text = " ".join(cell["source"] for cell in cells if cell["cell_type"] == "markdown")
-        for what, count in (("cells", len(cells)), ("words", len(text.split()))):
-            if count > CEILINGS[what]:
-                found.append(f"{count} {what}, at most {CEILINGS[what]}")
+        counts = content(cells)
+        for what, most in CEILINGS.items():
+            if counts[what] > most:
+                found.append(f"{counts[what]} {what}, at most {most}")
+        if counts["plain"] < LEAST_PLAIN and "01" <= master.stem[:2] <= "99":
+            share = f"{counts['plain']:.0%} of the code cells are plain"
+            found.append(f"{share}, at least {LEAST_PLAIN:.0%}: see workshop/course/content.py")
         errors += [f"{master.relative_to(root)}: {line}" for line in found]
     try:
         expected.load(root / "notebooks" / "expected")
     except UserError as wrong:
         errors.append(str(wrong))
     return errors
+
+
+def contents(root: Path) -> Iterator[str]:
+    """Yield a line per lesson: how many cells, words, figures and helpers, how much is plain."""
+    for lesson in catalogue.existing(root):
+        counts = content(masters.read_master(build.find(root, lesson.number)))
+        parts = [f"{counts[what]:5,} {what}" for what in CEILINGS]
+        yield f"{lesson.name:26}{','.join(parts)}, {counts['plain']:4.0%} of the code cells plain"
 
 
 def check_tags(cells: list[build.Cell], master: Path) -> list[str]:

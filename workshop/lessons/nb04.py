@@ -34,7 +34,7 @@ def frame_record(data: bytes) -> bytes:
 
 
 def read(path: str) -> Iterator[bytes]:
-    """Yield the data of each record of a shard; raise ValueError for a wrong checksum."""
+    """Yield the data of each record of a shard; raise ValueError if it is damaged."""
     with open(path, "rb") as file:
         while head := file.read(12):
             if head[8:] != struct.pack("<I", masked_crc(head[:8])):

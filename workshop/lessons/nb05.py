@@ -215,7 +215,8 @@ def judge_crop(yours: Callable[..., Any], image: np.ndarray, *place: str) -> Non
     check_boxes(np.moveaxis(crops, 3, 1).astype(float), near=0.03)
 
 
-def judge_photos(yours: Callable[..., Any], folder: Path) -> None:
+def judge_photos(yours: Callable[..., Any], folder: Path, any_place: bool = False) -> None:
+    """Raise Wrong for a wrong graph; with `any_place`, it need not use its device."""
     write_numbered_shards(folder)
     read: list[list[int]] = []
     crops: list[np.ndarray] = []
@@ -244,7 +245,7 @@ def judge_photos(yours: Callable[..., Any], folder: Path) -> None:
     refuse((twice, f"in one epoch {twice} of {len(read[0])} images come on both ranks.", SHARD),
            (all(order == sorted(order) for order in read),
             "the images come in the order of the files.", "Pass random_shuffle=True."),
-           (not uses(yours, 2), "It ignores `device`.",
+           (not any_place and not uses(yours, 2), "It ignores `device`.",
             'Decode on "mixed" if device.type is "cuda", else on "cpu".'),
     )  # fmt: skip
 

@@ -8,6 +8,7 @@ from rn50lib.errors import UserError
 from tests.workshop.conftest import MASTER
 from workshop import expected, masters
 from workshop.course import lint
+from workshop.course.content import content
 
 
 def findings(rn50, checkout, text: str) -> tuple[int, list[str]]:
@@ -51,12 +52,35 @@ def test_broken_rule_is_found(rn50, checkout, old, new, finding):
     assert lines[0].startswith("notebooks/source/00_start_here.py: ")
 
 
-@pytest.mark.parametrize("what", lint.CEILINGS)
-def test_long_notebook_is_found(rn50, checkout, what):
-    more = {"cells": "\n# %%\n1\n", "words": "\n# %% [markdown]\n# word " + "word " * 99 + "\n"}
-    count = lint.CEILINGS[what] if what == "cells" else lint.CEILINGS[what] // 100
-    status, lines = findings(rn50, checkout, MASTER + more[what] * count)
+@pytest.mark.parametrize(
+    ("what", "more", "count"),
+    [
+        ("cells", "\n# %%\n1\n", 50),
+        ("words", "\n# %% [markdown]\n# word " + "word " * 99 + "\n", 20),
+        ("figures", "\n# %%\nimport workshop\n\nworkshop.figure(fig, alt='a')\n", 6),
+        ("helpers", "\n# %%\nfrom workshop import f{0}\n\nf{0}()\n", 13),
+    ],
+)
+def test_notebook_with_too_much_is_found(rn50, checkout, what, more, count):
+    text = MASTER + "".join(more.format(number) for number in range(count))
+    status, lines = findings(rn50, checkout, text)
     assert status == 1 and len(lines) == 1 and f" {what}, at most {lint.CEILINGS[what]}" in lines[0]
+
+
+def test_only_cells_that_call_a_framework_start_a_script_or_are_yours_count_as_plain(tmp_path):
+    cells = {
+        "import numpy as np\nimport workshop\n\nrow = np.ones(3)": 1,
+        "guess = None  # a prediction": None,
+        "workshop.table(row.sum())": 0,
+        "print(len(row))": 0,
+        "def f(row):\n    ...  # your code": 1,
+        "%%writefile a.py\nfrom torch import nn\n\n\nclass Net(nn.Module):\n    pass": 1,
+        "%%bash -e\nRANKS=2 torchrun a.py": 1,
+        "%%bash -e\nrn50 run": 0,
+    }
+    found = content([{"cell_type": "code", "source": cell, "tags": []} for cell in cells])
+    counted = [kind for kind in cells.values() if kind is not None]
+    assert found["plain"] == sum(counted) / len(counted) and found["helpers"] == 1
 
 
 @pytest.mark.parametrize("tag", ["answer", "check"])
