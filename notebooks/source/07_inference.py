@@ -254,9 +254,9 @@ saved = (
 )  # ms: work and starts (a part is in the row)
 if on_gpu:  # kernels run while others are launched: only the host's time counts
     print(f"{launched_now} GPU kernels now")
-    saved = (operators - operators_now) * per_start  # at most: a bias needs a launch, too
+    saved = (operators - operators_now) * per_start  # roughly: a bias needs a launch, too
 predicted = alone / (alone - saved)
-bound = "at most " if on_gpu else ""
+bound = "about " if on_gpu else ""
 print(f"Predicted from the measurements: {bound}{predicted:.2f} times the speed;", end=" ")
 print(f"by you: {guess[1]}")
 times = race({"eager": (eager, one), "folded": (folded, one)}, rounds)
@@ -264,7 +264,7 @@ speed = workshop.ratio(times["eager"] / times["folded"])
 print(f"In turns, the speed of folded over eager: {speed}")
 
 # %% [markdown]
-# The logits differ by rounding only. On a CPU, folding saves the starts of the batch norms and their passes over the data. Part of this returns as *copy*: PyTorch's own convolution first copies the bias into its output. On a GPU, eager PyTorch adds the bias in a separate kernel, so as many kernels are launched as before. At batch 1, folding still saves the host the calls of 53 operators; at a large batch, it pays off only when `torch.compile` or an engine fuses the addition with the ReLU after it.
+# The logits differ by rounding only. Don't compare the milliseconds of the two tables: speeds drift between two traces, and only turns compare speeds. On a CPU, folding saves the starts of the batch norms and their passes over the data. Part of this returns as *copy*: PyTorch's own convolution first copies the bias into its output. On a GPU, eager PyTorch adds the bias in a separate kernel, so as many kernels are launched as before. At batch 1, folding still saves the host the calls of 53 operators; at a large batch, it pays off only when `torch.compile` or an engine fuses the addition with the ReLU after it.
 #
 # ## One launch for all kernels
 #
@@ -319,7 +319,7 @@ workshop.table(rows, ["batch", "version", "img/s", "times eager", "your model"],
 #
 # ## Faster kernels: other engines
 #
-# **ONNX** is a file format that stores operations and weights; most engines read it, including NVIDIA's TensorRT. The next cell exports your folded network for ONNX Runtime and, on a CPU, Intel's OpenVINO. If independent programs agree up to rounding, the export works (in `float16`, a close call may flip).
+# **ONNX** is a file format that stores operations and weights; most engines read it, including NVIDIA's TensorRT. The next cell exports your folded network for ONNX Runtime and, on a CPU, Intel's OpenVINO. If independent programs agree up to rounding, the export works (in `float16`, a near tie may flip).
 
 # %%
 import logging
@@ -383,7 +383,7 @@ if slow:
 # %% [markdown]
 # ## Which version is fastest, and at which batch?
 #
-# All versions and batches take turns in random order. Speeds drift, so compare only within a race, and believe a small gain, such as folding's, only if a second race confirms it. **Predict** the fastest version at batch 1 and at the largest.
+# All versions and batches take turns in random order. Speeds drift, so compare only within a race, and believe a small gain, such as folding's, only if a second race confirms it. On a GPU, `torch.compile` takes part only at the largest batch, because it compiles for each size. **Predict** the fastest version at batch 1 and at the largest.
 
 # %%
 guess = "?", "?"  # the names of two versions
@@ -398,7 +398,7 @@ fig, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
 best = {}
 for ax, n, yours in zip(axes, (small, large), guess, strict=True):
     times = {name: values for (name, batch), values in results.items() if batch == n}
-    order = sorted(times, key=lambda name: np.median(times[name] / times["eager"]))  # in turns
+    order = sorted(times, key=lambda name: np.median(times[name]))
     best[n], second, *_ = order
     lead = workshop.ratio(times[second] / times[best[n]])
     print(f"Batch {n} (you predicted {yours}): the speed of {best[n]} over {second}: {lead}")
@@ -406,24 +406,24 @@ for ax, n, yours in zip(axes, (small, large), guess, strict=True):
         if name != "eager":
             print(f"  {name}, speed over eager: {workshop.ratio(times['eager'] / times[name])}")
     ahead = lead.clear and lead.low > 1
-    found = f"{best[n]},\n{'' if ahead else 'not '}clearly ahead of {second}"
+    found = f"no clear difference\nbetween {best[n]} and {second}"
+    if ahead:
+        found = f"{best[n]},\nclearly ahead of {second}"
     colours = {best[n]: workshop.FINDING} if ahead else {}
     workshop.spans(ax, {name: times[name] for name in order}, colours)
     ax.set(title=f"Batch {n}: {found}", xlabel="ms per batch",
            xscale="linear", xlim=(0, 1.1 * max(map(max, times.values()))))  # fmt: skip
-fig.suptitle(
-    f"Ranked by ratios in turns; median and range, {rounds} turns; {device}, {session.dtype}, {size} px"
-)
+fig.suptitle(f"Median and range of {rounds} turns; {device}, {session.dtype}, {size} px")
 workshop.figure(fig, alt="ms per batch of each version, with its range.")
 if on_gpu:
     print(f"Batch {small}: the trace allows a graph a gain of at most {alone / busy:.1f}")
 again = workshop.ratio(results["eager", small] / results["folded", small])
 clear = sum(one.clear and one.low > 1 for one in (speed, again))
 print(f"Folding at batch {small}: predicted {predicted:.2f}, then {speed.median:.2f},", end=" ")
-print(f"now {again.median:.2f}; {clear} of 2 races show a clear gain")
+print(f"now {again.median:.2f}; clear gain in {clear} of 2 races")
 
 # %% [markdown]
-# A range as wide as 0.5 to 4 means that something else was running: run the race again. If both races show a clear gain, folding's gain is confirmed. If only the medians agree with the prediction, it is not: one disturbed turn can hide so small a gain. If the medians disagree with it, the trace or a race was disturbed.
+# A range as wide as 0.5 to 4 means that something else was running: run the race again. If the figure's medians and the printed ratios disagree, believe the ratios: each compares two times of the same turn, so drift cancels. If both races show a clear gain, folding's gain is confirmed. Otherwise it is not, even if the medians agree with the prediction: one disturbed turn can hide so small a gain. If the medians disagree with the prediction, run the trace and both races again before you doubt the prediction, which leaves out the cost of the bias.
 #
 # *Where* is ONNX Runtime (GPU: `torch.compile`) faster than `folded`: in convolutions (with what is fused into them) or in the rest? **Predict** which part saves more.
 
@@ -484,7 +484,7 @@ print(f"Shared starts explain a factor of {bound} {factor:.2f}")
 #
 # ## One request
 #
-# A real request is a JPEG file. Time its preparation and the network separately, without a queue. The **p95** is the time within which 95% of requests are answered; p50 is the median. Providers promise a p95 or p99, because the mean and the median hide the slowest requests. **Predict:** what fraction of the time does the preparation take, and what is p95 / p50?
+# A real request is a JPEG file. Time its preparation and the network separately, without a queue. The **p95** is the time within which 95% of requests are answered; p50 is the median. Providers promise a p95 or p99, because the mean and the median hide the slowest requests. **Predict:** what percentage of the time does the preparation take, and what is p95 / p50?
 
 # %%
 guess = "?", "?"  # percent; p95 / p50
@@ -509,7 +509,7 @@ print(f"The network alone: {np.median(latency - preparing):.2f} ms; next: {reque
 # %% [markdown]
 # ## Many users: latency under load
 #
-# Real requests arrive at their own rate, whatever the queue (an **open loop**), and latency counts from the arrival. There are two servers: *single* takes one request at a time; *batched* takes all that are waiting, up to 16 of them (**dynamic batching**). The **load** is the arrival rate times the service time of one request. Near 100%, *single* hardly ever pauses; above it, its queue grows for as long as requests arrive. The images are already prepared; in the serving process, preparation would cut capacity by the share above.
+# Real requests arrive at their own rate, whatever the queue (an **open loop**), and latency counts from the arrival. There are two servers: *single* takes one request at a time; *batched* takes all that are waiting, up to 16 of them (**dynamic batching**). The **load** is the arrival rate times the service time of one request. Near 100%, *single* hardly ever pauses; above it, its queue grows for as long as requests arrive. The images are already prepared; if the server prepared them, too, its capacity would fall by the share above.
 #
 # **Your turn:** write `ideal_latencies`, a simulation of *single* without disturbances: a request starts when it has arrived and the server is free. Then write `take`, which chooses the real servers' batches. **Predict** the p95 of *single* at a load of 150% from the last line above. (By how much does each request wait longer than the request before it?)
 
@@ -615,17 +615,18 @@ workshop.spans(ax, rows, dict.fromkeys(sure, workshop.FINDING))
 ax.plot(marks, (0.25, len(servers) + 0.25), "k^", label="single, simulated")
 ax.axvline(service, color="grey", ls=":", label="service time")
 fig.legend(loc="outside lower center", ncols=2)
-effects = [
-    f"{('lower' if gain.low > 1 else 'higher') if gain.clear else 'no clear change'} at {load:.0%}"
-    for (load, name), gain in gains.items()
-    if name == "batched"
-]
-ax.set(title=f"p95 with batching: {', '.join(effects)} load")
+effects = {}
+for (load, name), gain in gains.items():
+    if name == "batched":
+        effect = ("lower" if gain.low > 1 else "higher") if gain.clear else "no clear change"
+        effects.setdefault(effect, []).append(f"{load:.0%}")
+found = ", ".join(f"{effect} at {' and '.join(at)}" for effect, at in effects.items())
+ax.set(title=f"p95 with batching: {found} load")
 ax.set_xlabel(f"p95 in ms (log scale), {session.sequences} sequences; {version}, {size} px")
 workshop.figure(fig, alt="p95 of both servers at each load, with its range.")
 
 # %% [markdown]
-# Your simulation uses the same arrivals, so any difference comes from the service times: a different mean changes the real load, and variation makes waits longer. If the second ratio is near 1, the changed mean explains the difference. Above 100%, small differences add up over all requests in the queue. The simulated means differ by chance alone. Above 100%, the p95 of *single* only reflects how long you measured. Batching raises the load that a server can sustain, by at most the factor measured under *A larger batch*, but each request waits for its whole batch.
+# Your simulation uses the same arrivals, so any difference comes from the service times: a different mean changes the real load, and variation makes waits longer. If the second ratio is near 1, the changed mean explains the difference. Above 100%, small differences add up over all requests in the queue, and the p95 of *single* only reflects how long you measured. The simulated means differ by chance alone. Batching raises the load that a server can sustain, by at most the factor measured under *A larger batch*, but each request waits for its whole batch.
 #
 # ## Where is the time going now?
 

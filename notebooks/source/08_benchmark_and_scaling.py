@@ -278,7 +278,7 @@ torch.cuda.empty_cache()  # the processes below need the memory
 #
 # While you validate or save, the `DataLoader` fills its queue, and a short epoch then only drains that queue.
 #
-# In [NVIDIA's commands](../docs/recipes.md#what-the-published-speeds-measured), `--num-examples 25600` sets the length of DALI's iterator: with eight GPUs, that means about six restarts in 100 timed iterations (according to its source code). For 6, the next cell times 3 batches after a pause, then 10 after the queue is empty; for 7, epochs of 10 batches and one long epoch. A restart starts new processes with an empty queue; with `persistent_workers`, the processes stay, as DALI's threads do.
+# In [NVIDIA's commands](../docs/recipes.md#what-the-published-speeds-measured), `--num-examples 25600` sets the length of DALI's iterator: with eight GPUs, that means about six restarts in 100 timed iterations (according to NVIDIA's source code). For 6, the next cell times 3 batches after a pause, then 10 after the queue is empty; for 7, epochs of 10 batches and one long epoch. A restart starts new processes with an empty queue; with `persistent_workers`, the processes stay, as DALI's threads do.
 
 # %%
 from PIL import Image
@@ -319,7 +319,7 @@ show("7. restarts", restarts, without, guesses[7])
 show("7. restarts, persistent workers", persistent, without)
 
 # %% [markdown]
-# Time more batches than the queue holds. Include restarts only if your training has them. If only the first ratio of 7 is clear, the cost is that of starting processes. If the ratio of 6 or both of 7 are unclear, rerun the cell.
+# Time more batches than the queue holds. Include restarts only if your training has them. If only the first ratio of 7 is clearly below 1, the cost is that of starting processes. If the ratio of 6 or the first of 7 is unclear, rerun the cell.
 #
 # ## Before you buy: tune one device
 #
@@ -329,9 +329,9 @@ show("7. restarts, persistent workers", persistent, without)
 # - on a GPU, cuDNN's fastest kernels and 16-bit gradients on the wire: `hvd.Compression.fp16`, or `fp16_compress_hook` in DDP's `register_comm_hook`;
 # - on a CPU, `torch.set_num_threads`: the cores divided by `hvd.local_size()`, or by torchrun's variable `LOCAL_WORLD_SIZE`.
 #
-# Rung 6 adds `torch.compile` ([what if it recompiles in every step?](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step)). (Recorded H100s: 5,810 img/s compiled, 4,833 without.)
+# Rung 6 adds `torch.compile` ([what if it recompiles in every step?](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step)).
 #
-# Change `runs/train.py` (if it is missing, the next cell copies rung 4) before you open the first diff. **Predict** rung 5's speed-up over rung 4 as `guess`, then run all rungs in turns. (Without any of these settings, the finished script runs instead. With fewer than two GPUs, each rung has one rank, and rung 2 is left out. Rung 6, always the finished script, needs a GPU and `compiled = True`, above.)
+# Change `runs/train.py` before you open the first diff. **Predict** rung 5's speed-up over rung 4 as `guess`, then run all rungs in turns. (Without any of these settings, the finished script runs instead. With fewer than two GPUs, each rung has one rank, and rung 2 is left out. Rung 6, always the finished script, needs a GPU and `compiled = True`, above.)
 
 # %%
 from workshop import ladder
@@ -358,7 +358,7 @@ for dtype in (torch.float32, half):
     a = torch.randn(session.side, session.side, device=device, dtype=dtype)
     peaks[dtype] = (
         2 * session.side**3 / min(measure(lambda a=a: a @ a, 5, 2, wait))
-    )  # a limit: the fastest counts
+    )  # an upper limit, so take the fastest
 flops = resnet.resnet(50, 12).train_flops(pixels)
 for dtype, peak in peaks.items():
     name = "TF32" if gpus and dtype == torch.float32 else str(dtype).removeprefix("torch.")
@@ -376,7 +376,7 @@ ladder.figure()
 # %% [markdown]
 # ## Where is the time going now?
 #
-# Compare rungs in the right half of the figure: its ratios are taken turn by turn. The bars on the left are medians of different turns and can mislead in either direction. If one dot is far from the others, something else ran: race again. With one rank on a CPU, rung 5 changes only the layout: expect little. (The recorded H100 gained 1.62, from the layout and cuDNN's fastest kernels.) Nearly everything is *compute*, which `--trace` breaks down. On a CPU, a cheaper loader shortens *compute*, too. The MFU can fall although training gets faster: the peak is higher in 16 bits, but layers that only move bytes cannot use it.
+# Compare rungs in the right half of the figure: its ratios are taken turn by turn. The bars on the left are medians of different turns and can mislead in either direction. If one dot is far from the others, something else ran: race again. With one rank on a CPU, rung 5 changes only the layout: expect little. (The recorded H100 gained 1.62, from the layout and cuDNN's fastest kernels.) On a CPU, nearly everything is *compute*, which `--trace` breaks down; a cheaper loader shortens it, too. A fast GPU also waits for *input* until rung 3. The MFU can fall although training gets faster: the peak is higher in 16 bits, but layers that only move bytes cannot use it.
 #
 # ## Predict several ranks, then explain
 #
@@ -523,7 +523,7 @@ both = [cause for name, cause in clear if name == "weak" and ("strong", cause) i
 print("Clear causes, in both measurements:", ", ".join(both) or "none")
 
 # %% [markdown]
-# *alone* times the number of ranks is the speed without losses. In strong scaling, it is lower if a smaller batch takes more than its share of the time; a faster network would not help. The × of a cause is (*alone* + cause) / *alone*, on rank 0. On a CPU, your clock (one process, all cores) may be faster than all ranks. If the exchange is clearly shorter than α-β, the backward pass hid part of it. If it is clearly longer, and your line is within 20% at 26 MB, DDP's copies or slower computing add to it; `noop_hook`, as in notebook 03, separates them. Otherwise, you cannot tell. (One dot is far off? Something else ran: repeat from `bench.py` on.)
+# *alone* times the number of ranks is the speed without losses. In strong scaling, it is lower if a smaller batch takes more than its share of the time. The × of a cause is (*alone* + cause) / *alone*, on rank 0. On a CPU, your clock (one process, all cores) may be faster than all ranks. If the exchange is clearly shorter than α-β, the backward pass hid part of it. If it is clearly longer, and your line is within 20% at 26 MB, DDP's copies or slower computing add to it; `noop_hook`, as in notebook 03, separates them. Otherwise, you cannot tell. (One dot is far off? Something else ran: repeat from `bench.py` on.)
 #
 # ## Predict GPUs you do not have
 #
@@ -535,7 +535,7 @@ print("Clear causes, in both measurements:", ", ".join(both) or "none")
 # | 4 | 5391.8 | 3.74 | 1558.6 | 3.89 |
 # | 8 | 10263.2 | 7.11 | 2957.4 | 7.39 |
 #
-# **These runs did not use Horovod:** one process drove all GPUs through MXNet's kvstore `device`. Only the runs on 4 and 8 GPUs restarted the loader (mistake 7), so restarts may be part of this loss.
+# **These runs did not use Horovod:** one process drove all GPUs through MXNet's kvstore `device`. Only the runs on 4 and 8 GPUs restarted the loader (mistake 7), so restarts may have cost them speed.
 #
 # Besides *perfect* (*n* GPUs are *n* times as fast), four models predict published weak-scaling rates that they were not fitted to: NVIDIA's (DGX-1, 8 V100s; DGX A100, 4 and 8) and OneFlow's DLPerf (4 hosts of 8 V100s).
 #
@@ -546,7 +546,7 @@ print("Clear causes, in both measurements:", ", ".join(both) or "none")
 #
 # The last three have one parameter each, fitted to fewer GPUs or to the DGX-1.
 #
-# Which models are closest, and how large are their errors?
+# **Predict** which model is closest, and how large its error is.
 
 # %%
 closest = None  # your model
@@ -559,7 +559,7 @@ workshop.table(rows, ["published", "GPUs", *models], "Error of the predicted spe
 print(f"closest: {models[errors.argmin()]}; you expected {closest or '?'}")
 
 # %% [markdown]
-# Bandwidth and latency alone explain almost none of the V100s' loss. On the A100s, *perfect* misses the mixed-precision rows by 1.5 and 2.3%, *stragglers* by 5.1 and 6.7%. Over all eight rows, the last two err by 3 to 4% on average, with different causes. Neither is plausible: with the same links, *communication* needs 6 to 7% of the bandwidth in mixed precision but 20 to 33% in FP32; with the same GPUs, *stragglers* needs steps that vary by 7 to 17%, then by 3 to 4%. A model can predict a speed without explaining it. Only controls and a trace show *why* a step takes longer, such as the 18 ms of notebook 03.
+# Bandwidth and latency alone explain almost none of the V100s' loss. On the A100s, *perfect* misses the mixed-precision rows by 1.5 and 2.3%, *stragglers* by 5.1 and 6.7%. Over all eight rows, the last two err by 3 to 4% on average, with different causes. Neither is plausible: with the same links, *communication* needs 6 to 7% of the bandwidth in mixed precision but 20 to 33% in FP32; with the same GPUs, *stragglers* needs steps that vary by 7 to 17%, then by 3 to 4%. A model can predict a speed without explaining it. Only controls and a trace show *why* a step takes longer, for example where the 18 ms of notebook 03 went.
 #
 # ## Decide
 #
@@ -594,9 +594,9 @@ lost = session.results[accuracies[-1]].value - session.results[accuracies[0]].va
 print(f"lost: {lost:.1f} points; you predicted {guess or '?'}")
 
 # %% [markdown]
-# Up to about 8,192 images, it loses almost nothing. Beyond that, use strong scaling or a recipe for large batches.
+# Up to about 8,192 images per step, almost no accuracy is lost. Beyond that, use strong scaling or a recipe for large batches.
 #
-# Below, both models are fitted once to a DGX-1, which is one host, and once to DLPerf's four hosts. (Over 100 Gbit/s, 16 V100s are 1.69 (mixed) and 1.92 (FP32) times as fast as 8. A step of an H100 is shorter, so the same wire costs more of it.) If the predictions disagree, measure first: rent two such hosts for an hour, and run `bench.py` on one, then on both (`torchrun --nnodes 2 …`). Its causes say which model to trust: *stragglers* if the clear loss is waiting, *communication* if it is the exchange.
+# Below, both models are fitted once to a DGX-1, which is one host, and once to DLPerf's four hosts. (Over 100 Gbit/s, 16 V100s are 1.69 (mixed) and 1.92 (FP32) times as fast as 8. A step of an H100 is shorter, so the same wire takes up a larger share.) If the predictions disagree, measure first: rent two such hosts for an hour, and run `bench.py` on one, then on both (`torchrun --nnodes 2 …`). Its causes say which model to trust: *stragglers* if the clear loss is waiting, *communication* if it is the exchange.
 #
 # ## Your decision
 #
@@ -639,4 +639,4 @@ workshop.progress()
 # - A failed run is neither 0 nor yesterday's number.
 # - Tune one device before you buy a second. Measure controls before you blame the exchange.
 #
-# **Try it:** set `network` and `price` to those of a cluster you could rent, rerun the first two code cells and "Decide".
+# **Try it:** set `network` and `price` to those of a cluster you could rent, rerun the first two code cells, then everything from "Decide" on.

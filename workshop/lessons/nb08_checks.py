@@ -180,6 +180,11 @@ def judge_clock(yours: Function) -> None:
         except Wrong:
             if attempt == TRIES:
                 raise
+    calls: list[int] = []
+    got = yours(lambda: calls.append(0), 3, 0, int)
+    refuse((len(calls) != 3 or np.size(got) != 3, "With 3 steps and no warm-up, it makes"
+            f" {len(calls)} calls and returns {np.size(got)} values.",
+            "Use `steps` and `warm_up`."))  # fmt: skip
 
 
 def judge_seconds(got: Any, took: np.ndarray, called: int) -> None:

@@ -97,6 +97,9 @@ WRONG_CLOCKS = {
     "It returns {'s'": clock(result=lambda s: {"s": s}),
     "It made 1 calls": lambda step, *rest: step() or [0.1],
     "ended with TypeError": lambda step: [],
+    "With 3 steps and no warm-up, it makes": lambda step, steps, warm_up, wait: nb08.measure(
+        step, len(nb08.TIMED), len(nb08.WARM_UP), wait
+    ),
     "it returns 0.025": clock(result=lambda s: [1.25 * x for x in s]),
 }
 
