@@ -200,16 +200,17 @@ def try_rung(
     and, folded, the finished edit; then the finished script runs, unless `only_yours`. With
     `compare`, the script also runs on one rank, and with different seeds.
     """
-    if why := why_not_yours(rung):
+    why, path = why_not_yours(rung), None
+    if why and only_yours:
+        past = why.startswith("already")
+        more = "it is not tried" if past else "change it, and run this cell again"
+        print(f"{_own()} {why}: {more}.")
+    else:
+        path = script(rung)
+    if why:
         changes(rung)
-        if only_yours:
-            past = why.startswith("already")
-            print(
-                f"{_own()} {why}:",
-                "it is not tried." if past else "change it, and run this cell again.",
-            )
-            return None
-    path = script(rung)
+    if path is None:
+        return None
     if "DALI" in _used(path) and not session.has("nvidia.dali"):
         print("It is not tried: DALI is not installed here.")
         return None
