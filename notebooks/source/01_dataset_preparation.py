@@ -60,7 +60,7 @@ rows = [
     ["classes", len(per_class), "1,000"],
     ["images of a class", " to ".join(map(str, sorted({min(sizes), max(sizes)}))), "732 to 1,300"],
     ["training images, GB", kilobytes.sum() / 1e6, f"{ARCHIVE / 1e9:.1f}"],
-    ["mean image, KB", kilobytes.mean(), f"{ARCHIVE / IMAGENET / 1000:.1f} (with tar headers)"],
+    ["mean size of an image, KB", kilobytes.mean(), f"{ARCHIVE / IMAGENET / 1000:.1f} (with tar headers)"],
     ["in portrait orientation", f"{np.mean(height > width):.0%}", "not counted"],
     ["grey", f"{modes['L'] / len(train):.0%}", "not counted"],
 ]
@@ -112,7 +112,7 @@ print(f"A perfect model would score {perfect:.1f}% top-1; you expected {guess}%.
 # python -m data_prep.im2rec --pass-through --num-thread $CORES records/val "$DATA/val" 2>&1
 # ls -l records
 # head -n 3 records/val.lst records/val.idx
-# od -A d -t x1z -N 64 records/val.rec
+# od -A d -t x1 -N 64 records/val.rec
 
 # %% [markdown]
 # The **list** (`.lst`) has one line per image: number, label, path. The images are numbered, then shuffled with a fixed seed.
@@ -189,7 +189,7 @@ with tarfile.open(shards[0]) as tar:
 # %% [markdown]
 # A tar file has no index: you read it from front to back, and shuffle whole shards, then samples within a buffer.
 #
-# The next cell reads all validation images, without decoding them, in four ways: files and records in random order, as training shuffles them, then records and tar shards from front to back. They take turns, first **warm** (the data is in memory), then **cold** (after the operating system is asked to drop it, on Linux only; the caches of a disk, host or server stay). The dashed line is eight V100s' published training speed.
+# The next cell reads all validation images, without decoding them, in four ways: files and records in random order, as training shuffles them, then records and tar shards from front to back. They take turns, first **warm** (the data is in memory), then **cold** (on Linux, after the operating system is asked to drop the data; caches in the disk, host or server remain). The dashed line is eight V100s' published training speed.
 #
 # **Predict** three factors, each warm and cold: how much do you gain from packing alone and from order alone, and is tar as fast as records?
 
@@ -286,11 +286,11 @@ whole, parsing = 1e6 / max(rates["warm"]["tar in order"]), 1e6 * min(headers) / 
 print(f"warm, at best: of tar's {whole:.0f} µs per image, Python spends {parsing:.0f} on headers")
 
 # %% [markdown]
-# Each ratio is the median over the turns, with the range. A difference is clear if there are at least five turns, all on the same side of 1, so a single slow turn can hide it. If a bar's dots form two groups, the disk or the virtual machine probably changed speed. *Records at random* reads from a file that is already open; *files at random* opens one per image. In order, the system reads cold data ahead; a warm difference cannot come from storage: what is left is the processor, whose caches also prefer neighbouring data (not tested here). **Try it** on Linux: `os.posix_fadvise(records.file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)` switches read-ahead off; call it and run the last two cells again (`os.POSIX_FADV_NORMAL` switches it on). Tar is slower because Python parses two headers per image.
+# Each ratio is the median over the turns, with the range. A difference is clear if there are at least five turns, all on the same side of 1, so a single slow turn can hide it. If a bar's dots form two groups, the disk or the virtual machine probably changed speed. *Records at random* reads from a file that is already open; *files at random* opens one per image. In order, the system reads cold data ahead; a warm difference cannot come from storage. That leaves the processor, whose caches also work best on neighbouring data (not tested here). **Try it** on Linux: `os.posix_fadvise(records.file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)` switches read-ahead off; call it and run the last two cells again (`os.POSIX_FADV_NORMAL` switches it on). If tar is slower when warm, that is mostly because Python parses two headers per image (last line).
 #
 # ## Would you pack?
 #
-# Packing creates a second copy, which you must rebuild whenever the data changes. For speed, one question decides: can your readers open and read files as fast as training uses images? Here, even "cold" files are cheap to open, as `forget` has just opened them. On shared storage, opening a file takes a round trip over the network. `open_slowly` simulates one of 1 ms, on a server that never gets busy; a real one serves all ranks and all users. As for the training speeds below, the recorded H100 trained ResNet-50 at 224 px in PyTorch's eager mode; the published GPUs used NVIDIA's tuned MXNet.
+# Packing creates a second copy, which you must rebuild whenever the data changes. For speed, one question decides: can your readers open and read files as fast as training uses images? Here, even "cold" files are cheap to open, as `forget` has just opened them. On shared storage, opening a file takes a round trip over the network. `open_slowly` simulates a round trip of 1 ms to a server that never gets busy; a real server is shared by all ranks and all users. The training speeds below are for ResNet-50 at 224 px, except notebook 00's: the recorded H100 ran PyTorch in eager mode, and the published GPUs ran NVIDIA's tuned MXNet.
 #
 # **Your turn:** measure how well readers scale. Call `open_file(file)` for each file in a `ThreadPoolExecutor` with `readers` threads, and return files per second. **Predict** the rates.
 
@@ -329,9 +329,9 @@ for readers, expected in guess.items():
     print(f"{busy:.1f} of {session.machine.cores} cores busy; always enough for {fed}")
 
 # %% [markdown]
-# The readers' waits overlap, so eight are several times as fast as one. If 32 are no faster, the limit is not the simulated storage, which has none. If cores are free, it is Python's lock (the GIL): use more processes. Packing gains no speed if readers are faster than training: for which of the four would you pack?
+# The readers' waits overlap, so eight are several times as fast as one. If 32 are no faster, the limit is not the simulated storage, which has none. If cores are free, it is probably Python's lock (the GIL): try more processes. Packing gains no speed if readers are faster than training: for which of the four would you pack?
 #
-# <details><summary>Answer</summary>For speed, only for those that no line above names: no number of readers was always enough for them. Even then, try processes first.</details>
+# <details><summary>Answer</summary>For speed, at most for those that no line above names: no number of readers was always enough for them. If a median is high enough and only the slowest turn is not, run the cell again before you decide. Even then, try processes first.</details>
 #
 # **Try it** on shared storage: call `reading_rate(Path.read_bytes, files, 8)` with 1,000 files that have not been read recently.
 #
@@ -487,7 +487,7 @@ for i in changed(Records("damaged/val"), sums):
 # echo "exit status $status"
 
 # %% [markdown]
-# Without `val.crc`, `verify` only decodes, which misses most flipped bits. If you trust record files from elsewhere, add theirs with `python -m data_prep.im2rec --checksums PREFIX`.
+# Without `val.crc`, `verify` only decodes, which misses most flipped bits. For record files from elsewhere that you trust, compute checksums with `python -m data_prep.im2rec --checksums PREFIX`.
 #
 # `im2rec` refuses files that are clearly not images: with `--skip-bad`, it leaves them out; otherwise, it packs nothing. The truncated file was packed, because `--pass-through` decodes nothing; `verify` names its record. The PNG passes: a record has no file name to contradict it.
 #
