@@ -3,7 +3,7 @@
 #
 # In this course, you write one script that trains ResNet-50 v1.5, and make it faster, one change at a time. Before each change, you measure: *where is the time going now?* On one H100, these changes took an earlier version of the script from 1,080 to 4,107 images per second (recorded; figure at the end). On a laptop, you make the same changes with smaller images, and gain less.
 #
-# By the end, you will have trained and tested a network, and will know what happens in a training step and why training is so expensive. You should know Python and the basics of deep learning: convolutions, losses and gradient steps. If you train networks regularly, run all cells and continue at [why training is expensive](#Why-training-is-expensive).
+# By the end of this notebook, you will have trained and tested a network, and will know what happens in a training step and why training is so expensive. You should know Python and the basics of deep learning: convolutions, losses and gradient steps. If you train networks regularly, run all cells and continue at [why training is expensive](#Why-training-is-expensive).
 #
 # **Time:** 30 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 2 minutes to run, plus a minute if the set-up has not generated the images
 
@@ -34,7 +34,7 @@ for old in Path().glob("run-*.json"):  # reports of an earlier session
 # %% [markdown]
 # ## Train a network first
 #
-# You train a network to recognise road signs. Which look alike?
+# You will train a network to recognise road signs. Which signs look alike?
 
 # %%
 import matplotlib.pyplot as plt
@@ -75,7 +75,7 @@ guess = None  # your number, in percent
 # %% [markdown]
 # Lines that begin with `--` list the main settings, with reasons. `top-1` is the percentage of images whose highest-scoring class is right; for training images, it is lower, because it is an average over the whole epoch and the crops are random. The learning rate is divided by ten after 1/3, 2/3 and 8/9 of the run, so late epochs change little.
 #
-# The next cell classifies all validation images; `first $EPOCHS` names the weights that training saved. **Predict** the most frequent mistake.
+# Next, the network classifies all validation images; `first $EPOCHS` names the weights that training saved. **Predict** the most frequent mistake.
 
 # %%
 pair = None  # the sign and what it is taken for, such as "yield taken for stop"
@@ -110,7 +110,7 @@ workshop.figure(fig, alt=f"The mistakes of which the network is surest: {alt}")
 #
 # ## Change one thing
 #
-# Where did the time go? Some was spent waiting for images, although a worker process per core decoded the next batches while the network computed. **Predict** the share of waiting, with workers and without (`--data-nthreads 0`: the training process decodes).
+# Where did the time go? Some of it was spent waiting for images, even though one worker process per core was decoding the next batches while the network computed. **Predict** the share of waiting, with workers and without (`--data-nthreads 0`: the training process decodes).
 
 # %%
 waiting = None  # two percentages: with workers, without
@@ -128,15 +128,15 @@ for run in runs:
     names = ("network", "batch_size", "data_nthreads", "seed")
     network, batch, workers, used = (flags[name]["value"] for name in names)
     total, wait, top1 = sum(seconds.values()), seconds["data"], run["metrics"]["val.top1"][-1]
-    print(f"{network}, batch {batch}, {workers} worker(s), seed {used}: {total:.0f} s,", end=" ")
+    print(f"{network}, batch {batch}, {workers} worker(s), seed {used}: {total:.0f} s to train,", end=" ")
     print(f"{wait:.0f} s ({wait / total:.0%}) waiting for images and {total - wait:.0f} s", end=" ")
-    print(f"computing, plus validation; top-1 {top1:.1f}%")
+    print(f"computing; validation is extra; top-1 {top1:.1f}%")
 print(f"You expected waiting to take, in %, with workers and without: {waiting or '?'}")
 
 # %% [markdown]
-# Without workers, decoding and computing take turns, so all decoding is waiting. With them, steps wait only if decoding is slower, and at the start of each epoch, when no batch is ready yet. On a GPU, waiting is the most that a faster input can save. Compare the computing time, too: if it is longer with workers on a CPU, the workers slowed the network, because both need the cores.
+# Without workers, the training process itself decodes between steps, so all decoding counts as waiting. With workers, a step waits only if decoding is slower than computing, or at the start of an epoch, when no batch is ready yet. A GPU continues with the steps already launched during the wait, so the waiting time is the most that faster input can save. Compare the totals and the computing times, too. If computing took longer with workers on a CPU, the workers slowed the network, because both need the cores: then less waiting need not mean a shorter run.
 #
-# **Your turn:** change the batch instead. **Predict:** with 8 images per step, how many steps per epoch? Does the run take longer? Is the network more accurate? Copy the last training command to the cell below, replace `-b 32` with `-b 8`, delete `--data-nthreads 0`, and run it and the cell above again. The seed alone changes the top-1, too: by up to 4 points for ResNet-50 (10 seeds). Before you believe a difference, repeat both batches with `--seed 1` instead of `--seed $SEED`.
+# **Your turn:** change the batch instead. **Predict:** with 8 images per step, how many steps per epoch? Does the run take longer? Is the network more accurate? Copy the last training command to the cell below, replace `-b 32` with `-b 8`, delete `--data-nthreads 0`, and run it and the cell above again. The seed alone changes the top-1, too: the best and the worst of ten ResNet-50 runs were 4 points apart. Before you believe a difference, repeat both batches with `--seed 1` instead of `--seed $SEED`.
 #
 # <details><summary>Why?</summary>An epoch has 300 steps. Four times as many steps at a quarter of the learning rate should end about as accurate (*linear scaling*). But each step has a fixed cost, so the run takes longer. Notebook 02 explains both. On a GPU, steps of <code>tiny</code> may mostly wait for images or for kernels to be launched; then ResNet-50 takes far less than 36 times as long.</details>
 #
@@ -150,7 +150,7 @@ print(f"You expected waiting to take, in %, with workers and without: {waiting o
 # %% [markdown]
 # ## What happens in a step
 #
-# Every step does the same work on a new batch. Ahead of time, workers read, decode and crop JPEGs. The pixels are copied to the device that computes, usually a GPU. The **forward** pass turns pixels into predictions and keeps each layer's output. The **loss** compares the predictions with the labels. The **backward** pass goes through the layers in reverse and uses the kept outputs to compute a gradient for every weight. Several devices **exchange** gradients (*communication*), and each uses the average. The **update** then changes the weights. The figure shows how much data moves: an ImageNet JPEG has 115 KB on average, and ResNet-50 keeps 86 MB of outputs per image. Later traces and your ladder keep its colours.
+# Every step does the same work on a new batch. Ahead of time, workers read, decode and crop JPEGs. The pixels are copied to the device that computes, usually a GPU. The **forward** pass turns pixels into predictions and keeps each layer's output. The **loss** compares the predictions with the labels. The **backward** pass goes through the layers in reverse and uses the kept outputs to compute a gradient for every weight. If there are several devices, they **exchange** gradients (*communication*), and each uses the average. The **update** then changes the weights. The figure shows how much data a step handles: an ImageNet JPEG has 115 KB on average, and in float32, ResNet-50 keeps 86 MB of outputs per image. Later figures use the same colours for input, compute and communication.
 
 # %%
 from workshop.lessons import nb00
@@ -166,7 +166,7 @@ nb00.show_step()
 expected = None  # two numbers: hours in FP32, in FP16
 
 # %% [markdown]
-# **Your turn:** write a formula for the hours, and one for the MB/s that storage must deliver. The next cell checks them.
+# **Your turn:** write a formula for the hours, and one for the MB/s that storage must deliver. The cell after them checks both.
 
 
 # %%
@@ -213,25 +213,30 @@ print(f"your latest run: {rate:,.0f} images/s, {rate * flops / 1e12:.2g} TFLOP/s
 print(f"({network}, {size} px: 1/{work / flops:,.0f} of the work per image)")
 seconds = 3600 * training_hours(len(train), len(speeds), rate)
 print(f"At this rate, your formula gives {seconds:.1f} s;", end=" ")
-print(f"with each epoch's first step, it took {total:.1f} s.")
+print(f"including each epoch's first step, training took {total:.1f} s.")
 
 # %% [markdown]
-# The published runs took 82.0 and 22.9 hours, 2 to 3% more than the formula gives. FP16, with a larger batch, is 3.6 times as fast. The H100's images were synthetic; with real ones and batch 128, the course's script reached 4,107 per second. Eight V100s train 10,263.2 images/s (published), only 7.1 times as many as one: they exchange gradients and share the storage, which must deliver 1.2 GB/s.
+# The published runs took 82.0 and 22.9 hours, 2 to 3% more than the formula gives. FP16, with a larger batch, is 3.6 times as fast. The H100's images were synthetic; with real ones and batch 128, the course's script reached 4,107 per second. Eight V100s reach 10,263.2 images/s (published), only 7.1 times the speed of one. They also have to exchange gradients, and they share the host's processors and its storage, which must deliver 1.2 GB/s.
 #
-# **Try it:** how many V100s would finish in one hour in FP16, if each adds its full speed? And if each adds an eighth of the speed of eight?
-#
+# **Try it:** how many V100s would finish the training in one hour in FP16, if each adds its full speed? And if each adds an eighth of the speed of eight?
+
+# %%
+gpus = None, None  # your two numbers
+# your code: call training_hours with `images` and `passes`
+
+# %% [markdown]
 # <details><summary>Solution</summary><code>training_hours(images, passes, 1442.6)</code> is 22.2: 23 GPUs. With <code>10263.2 / 8</code>, it is 24.97: 25.</details>
 #
 # ## Where the course goes
 #
-# Below are the notebooks and the speeds of published runs and the course's script. The first version waits for images: DALI alone takes the script past one V100 in FP16. Once your own script has run, the figure shows its speeds instead.
+# Below are the notebooks, followed by the speeds of published runs and of the course's script. The first version waits for images: DALI alone takes the script past one V100 in FP16. Once your own script has run, the figure shows its speeds instead.
 
 # %%
 workshop.course_map()
 workshop.ladder.figure()
 
 # %% [markdown]
-# Your runs read packed images (`recordio`), made by the set-up. In notebook 01, you pack them and measure whether it pays.
+# Your runs read packed images (`recordio`), made by the set-up. In notebook 01, you pack images yourself and measure whether that pays off.
 #
 # ## If something does not work
 #
