@@ -101,13 +101,13 @@ print(inspect.getsource(type(model.layer1[0])))
 # %% [markdown]
 # ## The recipe
 #
-# Besides data and network, the **recipe** decides the accuracy. A published one ([docs/recipes.md](../docs/recipes.md) has others; rows without a flag are fixed in the program):
+# Besides the data and the network, the **recipe** decides the accuracy. Here is a published one ([docs/recipes.md](../docs/recipes.md) lists others; rows without a flag are fixed in the program):
 
 # %% language="bash" magic_args="-e"
 # rn50 run --preset RN50_FP16_8GPU --print recipe
 
 # %% [markdown]
-# Your training below uses its momentum, weight decay and **learning rate**, which scales with the **global batch**: the images per step on all GPUs. With twice the batch, an epoch has half as many steps, so each step goes twice as far (**linear scaling**). At first, such steps are too large, so a **warm-up** raises the rate from zero over five epochs; later, it drops tenfold three times. (You write this schedule in `ex02.schedule`.)
+# Your training below uses this recipe's momentum, weight decay and **learning rate**, which scales with the **global batch**: the images per step on all GPUs. With twice the batch, an epoch has half as many steps, so each step goes twice as far (**linear scaling**). At first, such steps are too large, so a **warm-up** raises the rate from zero over five epochs; later, it drops tenfold three times. (You write this schedule in `ex02.schedule`.)
 #
 # **Your turn:** write a function for the rate, with the recipe's numbers.
 
@@ -199,7 +199,7 @@ mine = nb02_checks.check_script(script)
 # %% [markdown]
 # ## Where is the time going?
 #
-# **Predict:** what percentage of its time does the loop spend waiting for images? The cell runs several turns, takes the step time at the median speed, and splits it into input and computation.
+# **Predict:** what percentage of its time does the loop spend waiting for images? The cell runs several turns, takes the step time of the median turn, and splits it into input and computation.
 
 # %%
 guess = "?"  # your number
@@ -216,7 +216,7 @@ print(f"a step: {input_ms:.1f} ms of input and {compute_ms:.1f} ms of computatio
 print(f"{waiting:.1f}% is waiting for input, and you expected {guess}%")
 files, dali = (session.results[f"ladder.h100.{name}.ips"].value for name in ("1_single", "3_dali"))
 print(f"an H100, recorded (224 px, batch 128, 12 workers): {files:,} images/s;", end=" ")
-print(f"the same network with notebook 05's input: {dali:,};", end=" ")
+print(f"the same network with DALI reading JPEG files (see 05): {dali:,};", end=" ")
 print(f"so at least {1 - files / dali:.0%} of its step was input")
 session.note("ladder_1_ips", rung["images_per_s"], "img/s", "speed of rung 1")
 workshop.ladder.figure("1_single")
@@ -228,7 +228,7 @@ workshop.ladder.figure("1_single")
 #
 # ### Which operations?
 #
-# A **profiler** records every operation. Above, `trace=` profiled three extra, untimed steps. Compare shares, not milliseconds: three steps are too few for exact times, and profiling slows them down. [Perfetto](https://ui.perfetto.dev) opens its file, `trace.json.gz`, too.
+# A **profiler** records every operation. Above, `trace=` profiled three extra, untimed steps. Compare shares rather than milliseconds: three steps are too few for exact times, and profiling slows them down. [Perfetto](https://ui.perfetto.dev) opens its file, `trace.json.gz`, too.
 #
 # Kinds: convolution, normalisation (batch norm), pointwise (ReLU and additions), optimizer (with `zero_grad`), copy, waiting (on a CPU, for a batch; on a GPU, the time without a running kernel), and other (pooling, the last layer, the loss, Python). **Predict:** what share is convolution, and which kind is second?
 
@@ -329,9 +329,9 @@ for above, name in itertools.pairwise(turns):
 #
 # ## Does a larger batch help?
 #
-# **Predict** two ratios of images/s: at rung 1's batch over a batch of 2, and at the largest batch over rung 1's. (The images are random numbers, made beforehand.)
+# **Predict** how many times as many images/s a step processes with rung 1's batch (16 on a CPU, 64 on a GPU) as with 2 images, and with four times rung 1's batch as with rung 1's. (The images are random numbers, made beforehand.)
 #
-# If each step has a fixed cost, it takes *fixed + batch × time per image*: images/s rise, then flatten. **Your turn:** set `row` to the kind in your trace that cannot depend on the batch; compare it with the fixed cost.
+# If each step has a fixed cost, it takes *fixed + batch × time per image*: images/s rise, then flatten. **Your turn:** set `row` to the kind in your trace that cannot depend on the batch, and compare it, roughly, with the fixed cost.
 
 
 # %%
@@ -362,9 +362,15 @@ turns = np.array([times[1:] for times in sweep.values()])  # the first is warm-u
 ms, speeds = np.median(turns, axis=1), 1000 * counts[:, None] / turns
 each, fixed = np.polyfit(counts, ms, 1, w=1 / ms)
 fit = fixed + each * counts
+off = np.abs(fit / ms - 1).max()
 same = np.abs(counts - session.rung_batch).argmin()
-print(f"ResNet-50, {session.image_size} px: at batch {counts[same]},", end=" ")
-print(f"{fixed / fit[same]:.0%} of the step is fixed: {fixed:.0f} ms")
+print(f"ResNet-50, {session.image_size} px: a step of {counts[same]} images takes", end=" ")
+if off < 0.2:
+    print(f"{ms[same]:.0f} ms, and {fixed / fit[same]:.0%} of it is fixed: {fixed:.0f} ms")
+    title = f"A step takes {fixed:.0f} ms + batch × {each:.3g} ms, within {off:.0%}"
+else:
+    print(f"{ms[same]:.0f} ms")
+    title = f"A fixed cost does not explain the curve: the fit is off by {off:.0%}"
 if row in by_kind:
     depends = "does not depend" if row == "optimizer" else "can depend"
     print(f"{row} in your trace: {by_kind[row]:.0f} ms; it {depends} on the batch")
@@ -383,13 +389,12 @@ ax.set_xscale("log", base=2)
 ax.set_xticks(counts, counts)
 ax.set(xlabel="images per step (log scale)", ylabel="images/s", ylim=0)
 ax.legend()
-off = np.abs(fit / ms - 1).max()
-ax.set_title(f"A step takes {fixed:.0f} ms + batch × {each:.1f} ms, within {off:.0%}")
+ax.set_title(title)
 found = ", ".join(f"batch {n}: {1000 * n / time:.0f}" for n, time in zip(counts, ms, strict=True))
 workshop.figure(fig, alt=f"Images/s, medians: {found}.")
 
 # %% [markdown]
-# If the fit is within about 20%, a fixed cost can explain the curve, and its share is the most that larger batches can save. Part of it is the optimizer, which moves the same weights for any batch; the rest includes Python's work per operation. If the fit is worse and all small batches take equally long, Python cannot fill the GPU's queue fast enough.
+# If the fit is within 20%, a fixed cost can explain the curve, and its share is the most that larger batches can save. Part of it is the optimizer, which moves the same weights for any batch; the rest includes Python's work per operation. If the fit is worse and all small batches take equally long, Python cannot fill the GPU's queue fast enough: a step takes the longer of Python's time and the GPU's, not their sum.
 #
 # ### How much memory does the batch take?
 #
@@ -474,15 +479,15 @@ print(f"the same four steps again: off by up to {difference(whole, again):.2g}")
 print(f"two steps, then two resumed: off by up to {difference(whole, resumed):.2g}")
 
 # %% [markdown]
-# With the model alone, the run continues differently, because the [optimizer's momentum is missing](../docs/troubleshooting.md#the-learning-rate-is-wrong-after-resuming) (`optimizer.state_dict()` has it). On a GPU, even repeated steps may differ slightly, as sums may run in another order. A real run must also restore its place in the epoch, the order of the images and the metrics. `rn50 run` saves all of this after every epoch and on SIGTERM.
+# With the model alone, the run continues differently, because the [optimizer's momentum is missing](../docs/troubleshooting.md#the-learning-rate-is-wrong-after-resuming) (`optimizer.state_dict()` has it). On a GPU, even repeated steps may differ slightly, because sums may be computed in a different order. A real run must also restore its place in the epoch, the order of the images and the metrics. `rn50 run` saves all of this after every epoch and on SIGTERM.
 #
 # ## Key takeaways
 #
 # - Check the accuracy on unseen images, in `eval()` mode.
 # - On separate hardware, input and computation overlap, and the slower one sets the pace; on shared cores, their times add up. Time the parts, then trace the slow one.
-# - Amdahl's law: speeding up a part that takes a share *p* of the step makes the step at most 1 / (1 − *p*) times as fast. Two thirds of the H100's 16-bit step are not convolution.
+# - Amdahl's law: speeding up a part that takes a share *p* of the step makes the step at most 1 / (1 − *p*) times as fast. Two thirds of the time of the H100's 16-bit step is not convolution.
 # - A larger batch spreads each step's fixed cost over more images, and needs more memory.
 # - The learning rate scales with the global batch.
 # - A run that resumes needs the optimizer's state, too.
 #
-# If your step mostly computes, more devices help (03); if it waits for input, 04 and 05.
+# If your step mostly computes, more devices help (03); if it waits for input, 04 and 05 do.
