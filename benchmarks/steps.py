@@ -40,13 +40,20 @@ from torch.nn import functional as F
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
 BFLOAT16 = "ours, fused bfloat16"  # next to the float16 of all others
+ENGINES, EIGHT = ("ONNX Runtime", "OpenVINO"), "8 bits"  # these run next to float32
 OURS: dict[str, dict[str, dict]] = {  # by the job: what differs from the defaults
     "train": {"ours": {}},
     "predict": {"ours": {}},
 }
 PEERS = {
     "train": ["eager", "compile", "kernels"],
-    "predict": ["eager", "compile", "ONNX Runtime", "OpenVINO"],
+    "predict": [
+        "eager",
+        "compile",
+        "ONNX Runtime",
+        "OpenVINO",
+        *(f"{name}, {EIGHT}" for name in ENGINES),
+    ],
 }
 if GPU:
     graph, fused, engine = {"cuda_graph": True}, {"fused": True}, {"engine": "compile"}
@@ -67,8 +74,8 @@ if GPU:
         "predict": ["eager", "graph", "compile", "compile, replayed", "ONNX Runtime"],
     }
 # how much answers may differ, as a share of the loss, or of the logits about their mean
-TOLERANCES = {"float32": 1e-3, "tf32": 0.01, "float16": 0.02, "bfloat16": 0.1}
-DTYPES = list(TOLERANCES) if GPU else ["float32", "bfloat16"]
+TOLERANCES = {"float32": 1e-3, "tf32": 0.01, "float16": 0.02, "bfloat16": 0.1, EIGHT: 0.3}
+DTYPES = list(TOLERANCES)[:-1] if GPU else ["float32", "bfloat16"]
 started: dict = {}  # in a contestant's process: its work
 
 
@@ -189,7 +196,9 @@ def onnx_predictor(args: argparse.Namespace, images: np.ndarray):
     program = torch.onnx.export(whole, (torch.from_numpy(images),), dynamo=True, verbose=False,
                                 input_names=["images"])  # fmt: skip
     content = program.model_proto.SerializeToString()
-    if args.name == "OpenVINO":
+    if EIGHT in args.name:
+        content = in_8_bits(content, images)
+    if "OpenVINO" in args.name:
         import openvino
 
         precision = "f32" if args.dtype == "float32" else "bf16"
@@ -211,6 +220,25 @@ def onnx_predictor(args: argparse.Namespace, images: np.ndarray):
         return torch.from_numpy(session.run(None, {"images": images})[0]).softmax(1).numpy()
 
     return predict
+
+
+def in_8_bits(content: bytes, images: np.ndarray) -> bytes:
+    """Return an ONNX file with 8-bit weights and activations, whose ranges `images` set."""
+    from onnxruntime import quantization
+    from onnxruntime.quantization import shape_inference
+
+    class Images(quantization.CalibrationDataReader):
+        left = iter([{"images": images}])
+
+        def get_next(self):
+            return next(self.left, None)
+
+    with tempfile.TemporaryDirectory() as folder:
+        file, small = Path(folder, "file.onnx"), Path(folder, "small.onnx")
+        file.write_bytes(content)
+        shape_inference.quant_pre_process(str(file), str(file))  # it folds batch norms
+        quantization.quantize_static(str(file), str(small), Images(), per_channel=True)
+        return small.read_bytes()
 
 
 def trainer(args: argparse.Namespace, images: np.ndarray, numbers: np.ndarray):
@@ -326,7 +354,7 @@ def start(args: argparse.Namespace, name: str, weights: Path, batch: int, dtype:
     elif args.job == "train":
         started["work"] = trainer(args, images, numbers)
     else:
-        make = onnx_predictor if name in ("ONNX Runtime", "OpenVINO") else predictor
+        make = onnx_predictor if name.startswith(ENGINES) else predictor
         started["work"] = make(args, images)
     answer = np.asarray(started["work"](answer=True), np.float64)
     free_memory()
@@ -408,6 +436,8 @@ def compare(
     for name, process in processes.items():
         if dtype == "bfloat16" and name == "ONNX Runtime":  # it has no such convolutions for x86
             continue
+        if EIGHT in name and dtype != "float32":
+            continue
         if name == BFLOAT16 and dtype != "float16":
             continue
         file = weights[name in own]
@@ -420,7 +450,7 @@ def compare(
         try:
             answers[name] = answer.result()
             if name != "kernels":
-                own_dtype = own.get(name, {}).get("dtype", dtype)
+                own_dtype = EIGHT if EIGHT in name else own.get(name, {}).get("dtype", dtype)
                 check_agreement(answers["ours"], answers[name], own_dtype)
         except Exception as error:
             if name == "ours":
@@ -434,6 +464,7 @@ def compare(
     pairs = [(ours, peer) for ours in own for peer in PEERS[args.job]]
     pairs += [(way, "ours") for way in own if way != "ours"]  # what each way gains
     pairs += [("ours, fused graph", "ours, compile"), (BFLOAT16, "ours, fused")]
+    pairs += [(f"{name}, {EIGHT}", name) for name in ENGINES]
     measure.print_table(seconds, pairs, what, batch)
     return agreed
 
