@@ -128,7 +128,10 @@ for run in runs:
     names = ("network", "batch_size", "data_nthreads", "seed")
     network, batch, workers, used = (flags[name]["value"] for name in names)
     total, wait, top1 = sum(seconds.values()), seconds["data"], run["metrics"]["val.top1"][-1]
-    print(f"{network}, batch {batch}, {workers} worker(s), seed {used}: {total:.0f} s to train,", end=" ")
+    print(
+        f"{network}, batch {batch}, {workers} worker(s), seed {used}: {total:.0f} s to train,",
+        end=" ",
+    )
     print(f"{wait:.0f} s ({wait / total:.0%}) waiting for images and {total - wait:.0f} s", end=" ")
     print(f"computing; validation is extra; top-1 {top1:.1f}%")
 print(f"You expected waiting to take, in %, with workers and without: {waiting or '?'}")

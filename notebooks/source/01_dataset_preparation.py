@@ -60,7 +60,11 @@ rows = [
     ["classes", len(per_class), "1,000"],
     ["images of a class", " to ".join(map(str, sorted({min(sizes), max(sizes)}))), "732 to 1,300"],
     ["training images, GB", kilobytes.sum() / 1e6, f"{ARCHIVE / 1e9:.1f}"],
-    ["mean size of an image, KB", kilobytes.mean(), f"{ARCHIVE / IMAGENET / 1000:.1f} (with tar headers)"],
+    [
+        "mean size of an image, KB",
+        kilobytes.mean(),
+        f"{ARCHIVE / IMAGENET / 1000:.1f} (with tar headers)",
+    ],
     ["in portrait orientation", f"{np.mean(height > width):.0%}", "not counted"],
     ["grey", f"{modes['L'] / len(train):.0%}", "not counted"],
 ]

@@ -102,7 +102,7 @@ slider
 # %% [markdown]
 # It takes `2 (n − 1)` steps. The other chunks travel at the same time: chunk `c` starts at rank `c`. In total, a rank sends `2 (n − 1) / n` times the size of the gradients: 153 MB with 4 ranks, 179 MB with 8. No algorithm can send less if the ranks themselves do the adding ([Patarasuk and Yuan, 2009](https://doi.org/10.1016/j.jpdc.2008.09.002)).
 #
-# **Your turn: write the ring**. In step `s` = 0, 1, …, rank `r` sends chunk `(r − s) % n` to the next rank and receives chunk `(r − s − 1) % n` from the one before. `dist.isend(tensor, rank)` and `dist.irecv(tensor, rank)`, which overwrites its tensor, return at once; call `wait()` on both before you touch a tensor. The chunks, `gradients.tensor_split(n)`, are views in a tuple: change them with `add_` and `copy_`.
+# **Your turn: write the ring**. In step `s` = 0, 1, …, `2n − 3`, rank `r` sends chunk `(r − s) % n` to the next rank and receives chunk `(r − s − 1) % n` from the one before. `dist.isend(tensor, rank)` and `dist.irecv(tensor, rank)`, which overwrites its tensor, return at once; call `wait()` on both before you touch a tensor. The chunks, `gradients.tensor_split(n)`, are views in a tuple: change them with `add_` and `copy_`.
 
 # %%
 import torch  # other processes run this cell: import here what it uses
@@ -117,7 +117,7 @@ def all_reduce(gradients):
 # %%
 from workshop.lessons import nb03
 
-nb03.check("all_reduce", all_reduce, "ring.py")
+all_reduce = nb03.check("all_reduce", all_reduce, "ring.py")
 
 # %% [markdown]
 # ## What changes in your script?
@@ -201,7 +201,7 @@ def average(gradient):
 
 
 # %%
-nb03.check("average", average, "average.py")
+average = nb03.check("average", average, "average.py")
 
 # %%
 # %%writefile leave_out.py

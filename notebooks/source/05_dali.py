@@ -77,7 +77,7 @@ print(f"Waiting is {waiting:.0%} of a traced step. Without it: {1 / (1 - waiting
 # %% [markdown]
 # On a CPU, `waiting` is the time in which the loop loads images, so this is the headroom again: a rougher estimate, from three early steps, slowed by the profiler. On a GPU, it is all the time in which the GPU is idle, whatever it waits for: an upper bound. Without workers, the times of loading and computing add up: if the loader is *r* times as fast as the step, the headroom is about 1 + 1/*r*, or more if each slows down the other, for example by evicting its data from the caches.
 #
-# The headroom is the median of the ratios in the five turns, so it can differ from the ratio of the two speeds below it. A range as wide as 0.6 to 1.5 means that something else was running: close it, and run the cell again. If your headroom is below about 1.1, leave the loader alone. **Otherwise**, set `WORKERS` to your number of cores and run the cell again; on a CPU, workers take cores from the step. If much headroom is left, [docs/troubleshooting.md](../docs/troubleshooting.md#the-gpu-waits-for-data-or-dali-is-not-faster) shows how to find the slow part.
+# The headroom is the median of the ratios in the five turns, so it can differ from the ratio of the two speeds below it. If the ends of the range differ by a factor of 2 or more, something else was running: close it, and run the cell again. If your headroom is below about 1.1, leave the loader alone. **Otherwise**, set `WORKERS` to your number of cores and run the cell again; on a CPU, workers take cores from the step. If much headroom is left, [docs/troubleshooting.md](../docs/troubleshooting.md#the-gpu-waits-for-data-or-dali-is-not-faster) shows how to find the slow part.
 #
 # A **recorded H100** (batch 128, 12 workers, each run once) had headroom: rung 2 trained at 1,089 images/s with Pillow, rung 3 at 1,735 with DALI. DALI is not a perfect loader, so rung 2's headroom was at least about 1.6.
 #
@@ -368,7 +368,9 @@ for name, guess in guesses.items():
 medians = {name: round(np.median(values)) for name, values in rates.items()}
 best = max(medians, key=medians.get)
 leads = {name: workshop.ratio(np.divide(rates[best], rates[name])) for name in rates}
-fastest_ones = " or ".join(name for name, lead in leads.items() if not lead.clear)
+beaten = [medians[name] for name, lead in leads.items() if lead.clear]
+ties = [name for name in leads if name == best or medians[name] > max(beaten, default=0)]
+fastest_ones = " or ".join(ties)
 fig, axes = plt.subplots(figsize=(9, 3.4))
 workshop.ranges(axes, rates, "input")
 axes.axvline(needed, color="black", ls="--")
