@@ -22,6 +22,7 @@ HINTS = {  # what a failed script printed, and what to do
     " convert the images only",
     r"num_samples=0": "there are no images in train/CLASS: is --data right?",
 }
+FRAMES = re.compile(r"^(Stacktrace \(\d+ entries\):|\[frame \d+\].*)\n?", re.M)  # of DALI's C++
 
 
 class RunFailed(UserError):
@@ -33,6 +34,7 @@ class RunFailed(UserError):
 
     def __init__(self, message: str, log: str = "") -> None:
         super().__init__(message)
+        log = FRAMES.sub("", log)
         hints = [f"\nHint: {hint}" for text, hint in HINTS.items() if re.search(text, log)]
         self.log = log + "".join(hints)
         self.__notes__ = [self.log] if self.log else []

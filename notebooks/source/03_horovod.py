@@ -127,9 +127,9 @@ all_reduce = nb03.check("all_reduce", all_reduce, "ring.py")
 # | | Horovod: `import horovod.torch as hvd` | DDP: `from torch import distributed as dist` |
 # |---|---|---|
 # | 1. start | `hvd.init()`, `hvd.local_rank()` | `dist.init_process_group()`, `dist.get_node_local_rank()` |
-# | 2. share | `DistributedSampler(photos, hvd.size(), hvd.rank())` | `DistributedSampler(photos)` |
+# | 2. share | `DistributedSampler(photos, hvd.size(), hvd.rank())` | `torch.utils.data.DistributedSampler(photos)` |
 # | 3. rate | `lr * hvd.size()` | `lr * dist.get_world_size()` |
-# | 4. average | `hvd.DistributedOptimizer(optimizer, model.named_parameters())` | `DistributedDataParallel(model)` |
+# | 4. average | `hvd.DistributedOptimizer(optimizer, model.named_parameters())` | `nn.parallel.DistributedDataParallel(model)` |
 # | 5. broadcast | `hvd.broadcast_parameters(model.state_dict(), 0)` | done by 4 |
 # | report, trace, save | if `hvd.rank() == 0` | if `dist.get_rank() == 0`; save `model.module` |
 # | multiply images/s by | `hvd.size()` | `dist.get_world_size()` |

@@ -426,7 +426,7 @@ if DALI:
 # - `--data` is now the folder with the shards; count the classes in its `classes.txt`.
 # - The call to `photos` (name its result differently) also takes `batch_size`, `num_threads`, `seed` (the rank) and `device_id` (`None` on a CPU, the local rank on a GPU).
 #
-# The next cell runs three small steps in two CPU processes. Watch the row *share the samples*: without `shard_id` and `num_shards` the script is just as fast, but every rank reads every image. A ○ means that this short run cannot tell.
+# The next cell runs three small steps in two CPU processes. Watch the row *share the samples*: without `shard_id` and `num_shards` the script is just as fast, but every rank reads every image. A ○ means that this short run cannot tell. Pixels and order are not looked at: copy `photos` as it was accepted.
 
 # %%
 workshop.ladder.try_rung(
