@@ -185,7 +185,10 @@ def test_user_error_shows_as_one_line_in_a_notebook():
     assert lines == ["error: --dtype x: use y"]
     assert isinstance(result.error_in_exec, UserError)
     lines.clear()
-    shell.run_cell("from workshop.errors import RunFailed\nraise RunFailed('it ended', 'a\\n[frame 0]: x.so\\nb')")
+    code = (
+        "from workshop.errors import RunFailed\nraise RunFailed('it ended', 'a\\n[frame 0]: x\\nb')"
+    )
+    shell.run_cell(code)
     assert lines == ["RunFailed: it ended", "    a", "    b"]
 
 
