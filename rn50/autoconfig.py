@@ -285,8 +285,6 @@ def choices(
     name = values["recipe"]
     base, small = recipes.RECIPES[name], name == "roadsigns"  # what a laptop can train
     yield "num_epochs", base.num_epochs, f"the recipe {name}"
-    if small:
-        base = recipes.shortened(base, values["num_epochs"])
     if values["network"] != "tiny":
         yield "num_layers", 50, "the default"
     if values["backend"] == "tensorflow":
@@ -327,13 +325,19 @@ def choices(
 
 
 def recipe_choices(values: Given, base: recipes.Recipe) -> Iterator[Choice]:
-    """Yield the recipe's numbers."""
-    yield "lr_schedule", base.lr_schedule, f"the recipe {base.name}"
+    """Yield the recipe's numbers; its schedule covers the epochs of the run."""
+    why, epochs = f"the recipe {base.name}", values["num_epochs"]
+    yield "lr_schedule", base.lr_schedule, why
     schedule = values["lr_schedule"]
     if schedule != "step":
         yield "lr_step_epochs", (), f"a {schedule} schedule has none"
+    if epochs != base.num_epochs:
+        scaled = recipes.rescaled(base, epochs)
+        other = f"{why}'s, for {epochs} epochs instead of {base.num_epochs}"
+        yield "warmup_epochs", scaled.warmup_epochs, other
+        yield "lr_step_epochs", scaled.lr_step_epochs, other
     for name in FLAGS.keys() & vars(base).keys():
-        yield name, getattr(base, name), f"the recipe {base.name}"
+        yield name, getattr(base, name), why
 
 
 def share_of_cores(values: Given, machine: Machine, group: LaunchEnv | None) -> tuple[int, str]:

@@ -22,7 +22,7 @@ def describe(resolved: Resolved) -> str:
     hidden |= {"comm"} if config.comm == "local" else set()
     values = config.to_dict()  # those that are not the default
     shown = [name for name in scoped("shown") if name in values and name not in hidden]
-    shown += [n for n in scoped("trick") if values[n] != getattr(recipes.REFERENCE, n)]
+    shown += [n for n in scoped("trick") if values[n] not in ((), getattr(recipes.REFERENCE, n))]
     for name in shown:
         flag, *text = flags_of({name: values[name]})
         lines.append(f"  {flag:16} {' '.join(text)}  ({resolved.reasons.get(name, 'given')})")

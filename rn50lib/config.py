@@ -213,13 +213,15 @@ class TrainConfig:
         low=0, names="-l --lr", metavar="RATE", also="--learning-rate --lr-base --lr-base-size"
         " --lr-base-scale")]
     warmup_epochs: Annotated[float, Flag(
-        "recipe", "epochs over which the rate rises from 0", low=0, also="--lr-warmup-epochs"
-        " --warmup-strategy --lr-warmup-method --warmup-lr")]
+        "recipe", "epochs over which the rate rises from 0", "trick", low=0,
+        chosen="the recipe's, scaled to --num-epochs", also="--lr-warmup-epochs --warmup-strategy"
+        " --lr-warmup-method --warmup-lr")]
     lr_schedule: Annotated[str, Flag(
         "recipe", "decay after the warm-up: step at --lr-step-epochs, or smoothly to 0 over all"
         " epochs", "trick", choices=recipes.SCHEDULES, also="--sched --lr-scheduler --scheduler")]
     lr_step_epochs: Annotated[tuple[float, ...], Flag(
-        "recipe", "epochs at which the rate falls to a tenth", check=check_rising, read=epoch_list,
+        "recipe", "epochs at which the rate falls to a tenth", "trick", check=check_rising,
+        read=epoch_list, chosen="the recipe's, scaled to --num-epochs",
         also="--lr-steps --lr-step-size --milestones --decay-epochs --lr-factor --lr-gamma")]
     optimizer: Annotated[str, Flag(
         "recipe", "update: SGD with momentum", choices=("sgd",), also="--opt")] = "sgd"

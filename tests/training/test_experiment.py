@@ -342,8 +342,11 @@ def test_the_published_recipe_on_a_gpu_takes_dali_if_it_can(
     [
         ("--recipe roadsigns -e 9", {"warmup_epochs": 0.5, "lr_step_epochs": (3, 6, 8)}),
         ("--recipe roadsigns -e 9 --lr-step-epochs 4", {"lr_step_epochs": (4,)}),
-        ("--recipe reference -e 9", {"warmup_epochs": 5, "lr_step_epochs": (30, 60, 80),
-                                     "optimizer": "sgd", "bn_decay": True, "zero_gamma": False}),
+        ("--recipe reference -e 90", {"warmup_epochs": 5, "lr_step_epochs": (30, 60, 80),
+                                      "optimizer": "sgd", "bn_decay": True, "zero_gamma": False}),
+        ("--recipe reference -e 36 --warmup-epochs 5", {"warmup_epochs": 5,
+                                                        "lr_step_epochs": (12, 24, 32)}),
+        ("--preset goyal2017 -n 1 -e 9", {"warmup_epochs": 0.5, "lr_step_epochs": (3, 6, 8)}),
         ("--preset goyal2017 -n 1", {"zero_gamma": True, "bn_decay": False}),
         ("--preset goyal2017 -n 1 --set zero_gamma=false --set bn_decay=true",
          {"zero_gamma": False, "bn_decay": True}),
