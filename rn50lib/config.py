@@ -182,7 +182,8 @@ class TrainConfig:
         also="--kv-store --use-horovod --distributed")]
     batch_size: Annotated[int, Flag(
         "axes", "images per worker and step", "first shown score", low=1, names="-b --batch-size",
-        chosen="32, or the recipe's on GPUs", also="--validation-batch-size -vb")]
+        chosen="32; on GPUs the recipe's, scaled down if their memory is small",
+        also="--validation-batch-size -vb")]
     macrobatch_size: Annotated[int | None, Flag(
         "axes", "images per worker and update, a multiple of -b: the gradients of several batches"
         " are accumulated and synchronised once, with PyTorch", "shown torch", low=1, chosen="-b",

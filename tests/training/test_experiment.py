@@ -301,13 +301,28 @@ def test_float32_on_a_gpu_has_the_true_reason(machine: Machine, flags: str, why:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "batch", "why"),
-    [("float16", 208, "FP16"), ("float32", 96, "FP32"), ("tf32", 96, "FP32")],
+    ("gigabytes", "flags", "batch", "why"),
+    [
+        (16, "--dtype float16", 208, "FP16"),
+        (16, "--dtype float32", 96, "FP32"),
+        (16, "--dtype tf32", 96, "FP32"),
+        (15, "", 208, "FP16"),  # what a GPU of 16 GB may report
+        (80, "", 208, "FP16"),
+        (0, "", 208, "FP16"),  # unknown
+        (8, "", 104, "scaled to 8 GB and 224"),
+        (8, "--dtype float32", 48, "scaled to 8 GB and 224"),
+        (8, "--image-shape 128", 208, "FP16"),
+        (16, "--image-shape 448", 48, "scaled to 16 GB and 448"),
+        (1, "", 8, "scaled to 1 GB"),
+        (8, "--macrobatch-size 208", 104, "a divisor"),
+    ],
 )
-def test_reference_batch_is_the_published_one_of_the_precision(
-    dtype: str, batch: int, why: str
+def test_reference_batch_is_the_published_one_unless_the_memory_is_smaller(
+    gigabytes: int, flags: str, batch: int, why: str
 ) -> None:
-    found = resolve(parse("--recipe", "reference", "--dtype", dtype), gpus((8, 0)), 1000)
+    small = replace(gpus((8, 0)).gpus[0], memory=gigabytes * 2**30)
+    here = replace(gpus((8, 0), (8, 0)), gpus=(gpus((8, 0)).gpus[0], small))
+    found = resolve(parse("--recipe", "reference", "-n", "1", *flags.split()), here, 1000)
     assert found.config.batch_size == batch and why in found.reasons["batch_size"]
 
 
