@@ -249,9 +249,8 @@ def resolve(
     Unless `remarks` is None, it gets what the machine lacks, which is no error then.
     """
     passed = validated({name: value for name, value in given.items() if value is not None})
-    for name in ("profile", "data_format"):
-        if passed.get(name) == "auto":
-            del passed[name]
+    if passed.get("data_format") == "auto":
+        del passed["data_format"]
     reasons = dict.fromkeys(passed, "given")
     values = {name: flag.default for name, flag in FLAGS.items() if flag.default is not ...}
     values |= passed
@@ -316,7 +315,6 @@ def choices(
     cores, why = share_of_cores(values, machine, group)
     yield "threads", cores, why
     yield "data_nthreads", cores, why
-    yield "profile", "gpu" if gpus else "cpu", f"{len(gpus)} GPU(s)" if gpus else "no GPU"
 
 
 def recipe_choices(values: Given, base: recipes.Recipe) -> Iterator[Choice]:

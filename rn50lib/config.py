@@ -342,7 +342,7 @@ class TrainConfig:
         )] = False
     profile: Annotated[str, Flag(
         "machine", "ci limits the run to seconds and prints every limit",
-        choices=("auto", "ci", "cpu", "gpu"), chosen="gpu or cpu")]
+        choices=("auto", "ci"))] = "auto"
 
     # fmt: on
     # the same in all recipes; `recipe.learning_rate` reads them from a configuration too
