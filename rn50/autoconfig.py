@@ -34,6 +34,7 @@ ENGINE_PAYS = 1e13
 # Floating-point operations of a run that compiles: twice those after which an H100, which then
 # trains at 5,810 instead of 4,833 images per second (224 px), has made up for the 52 s it takes.
 COMPILE_PAYS = 7e16
+REFERENCE_MEMORY = 16 * 2**30  # bytes of the GPU that the reference's batches are for
 Given = Mapping[str, Any]  # values by the names of fields of TrainConfig
 Choice = tuple[str, Any, str]  # a field, its value and the reason; the first that is yielded holds
 
@@ -248,9 +249,8 @@ def resolve(
     Unless `remarks` is None, it gets what the machine lacks, which is no error then.
     """
     passed = validated({name: value for name, value in given.items() if value is not None})
-    for name in ("profile", "data_format"):
-        if passed.get(name) == "auto":
-            del passed[name]
+    if passed.get("data_format") == "auto":
+        del passed["data_format"]
     reasons = dict.fromkeys(passed, "given")
     values = {name: flag.default for name, flag in FLAGS.items() if flag.default is not ...}
     values |= passed
@@ -285,8 +285,6 @@ def choices(
     name = values["recipe"]
     base, small = recipes.RECIPES[name], name == "roadsigns"  # what a laptop can train
     yield "num_epochs", base.num_epochs, f"the recipe {name}"
-    if small:
-        base = recipes.shortened(base, values["num_epochs"])
     if values["network"] != "tiny":
         yield "num_layers", 50, "the default"
     if values["backend"] == "tensorflow":
@@ -306,13 +304,7 @@ def choices(
         yield "comm", *best_comm(values, bool(gpus), group)
     if values["n"] > 1 and group is None and (comm := values["comm"]) != "local":
         yield "launcher", "torchrun" if comm == "ddp" else "horovodrun", f"the one for {comm}"
-    batch, why = 32, "the recipe's" if small else "no GPU: a small batch"
-    if gpus and not small:
-        batch, why = base.batch_size, f"of {name}"
-        if name == "reference":
-            why = "the reference's, for 16 GB in FP16"
-            if values["dtype"] in ("float32", "tf32"):  # activations take twice the memory
-                batch, why = 96, "the reference's, for 16 GB in FP32"
+    batch, why = best_batch(values, machine)
     if macro := values["macrobatch_size"]:
         batch = max(size for size in range(1, batch + 1) if macro % size == 0)
         why = f"a divisor of --macrobatch-size {macro}"
@@ -323,17 +315,22 @@ def choices(
     cores, why = share_of_cores(values, machine, group)
     yield "threads", cores, why
     yield "data_nthreads", cores, why
-    yield "profile", "gpu" if gpus else "cpu", f"{len(gpus)} GPU(s)" if gpus else "no GPU"
 
 
 def recipe_choices(values: Given, base: recipes.Recipe) -> Iterator[Choice]:
-    """Yield the recipe's numbers."""
-    yield "lr_schedule", base.lr_schedule, f"the recipe {base.name}"
+    """Yield the recipe's numbers; its schedule covers the epochs of the run."""
+    why, epochs = f"the recipe {base.name}", values["num_epochs"]
+    yield "lr_schedule", base.lr_schedule, why
     schedule = values["lr_schedule"]
     if schedule != "step":
         yield "lr_step_epochs", (), f"a {schedule} schedule has none"
+    if epochs != base.num_epochs:
+        scaled = recipes.rescaled(base, epochs)
+        other = f"{why}'s, for {epochs} epochs instead of {base.num_epochs}"
+        yield "warmup_epochs", scaled.warmup_epochs, other
+        yield "lr_step_epochs", scaled.lr_step_epochs, other
     for name in FLAGS.keys() & vars(base).keys():
-        yield name, getattr(base, name), f"the recipe {base.name}"
+        yield name, getattr(base, name), why
 
 
 def share_of_cores(values: Given, machine: Machine, group: LaunchEnv | None) -> tuple[int, str]:
@@ -375,6 +372,25 @@ def best_loader(values: Given, machine: Machine) -> tuple[str, str]:
     if any(replaces(values["override"], part) for part in ("augment", "shard")):
         return "native", "DALI calls no Python function for a crop or a shard"
     return "dali", "the reference's: it decodes on the GPU"
+
+
+def best_batch(values: Given, machine: Machine) -> tuple[int, str]:
+    """Return the default batch per worker, and why."""
+    if values["recipe"] == "roadsigns":
+        return 32, "the recipe's"
+    if not machine.gpus:
+        return 32, "no GPU: a small batch"
+    batch, bits = recipes.REFERENCE.batch_size, 16
+    if values["dtype"] in ("float32", "tf32"):  # activations take twice the memory
+        batch, bits = 96, 32
+    size = recipes.REFERENCE.image_shape
+    pixels = values.get("image_shape", size)
+    memory = min(gpu.memory or REFERENCE_MEMORY for gpu in machine.gpus)
+    share = memory / REFERENCE_MEMORY * (size / pixels) ** 2
+    if share > 0.9:  # a GPU of 16 GB may report 15
+        return batch, f"the reference's, for 16 GB in FP{bits}"
+    why = f"the reference's {batch}, for 16 GB and {size} pixels in FP{bits}, scaled to"
+    return max(8, int(batch * share) // 8 * 8), f"{why} {memory / 2**30:.0f} GB and {pixels} pixels"
 
 
 def images_of(config: TrainConfig, images: int) -> int:

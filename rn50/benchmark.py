@@ -124,13 +124,15 @@ def in_cell(asked: Given, cell: Cell) -> Given:
 
 def show(own: argparse.Namespace, asked: Given) -> None:
     """Print what each cell would run, then what is missing here."""
-    missing: list[str] = []
+    lines, missing = [], list[str]()
     for cell in sweep(own, asked, remarks=[]):
         resolved = prepare(in_cell(asked, cell), remarks=missing)
-        print("\n".join([f"{cell.title}:", *description.command_lines(resolved)]))
-    print("\n".join(dict.fromkeys(missing)))
+        config = resolved.config
+        lines += [f"{cell.title}:", description.command_line(config)]
+        lines += [description.arithmetic(config), *resolved.caps]
     if not missing:
-        description.check_data(asked, resolved.config)
+        description.check_data(asked, config)
+    print("\n".join([*lines, *dict.fromkeys(missing)]))
 
 
 def plan(cells: list[Cell], asked: Given) -> list[tuple[Cell, Resolved]]:

@@ -160,8 +160,6 @@ def machine_rules(c: TrainConfig, machine: Machine, group: LaunchEnv | None) -> 
         yield from worker_rules(c, len(machine.gpus), machine.cores)
     else:
         yield from started_rules(c, group)
-    if c.profile == "gpu" and not machine.gpus:
-        yield "--profile gpu: there is no GPU here; use --profile cpu"
     if c.loader == "dali" and not installed.has("nvidia.dali"):
         yield ("--loader dali: DALI is not installed here: `make setup` installs it if there is a"
                " wheel (Linux), or use --loader native")  # fmt: skip

@@ -22,7 +22,7 @@ def describe(resolved: Resolved) -> str:
     hidden |= {"comm"} if config.comm == "local" else set()
     values = config.to_dict()  # those that are not the default
     shown = [name for name in scoped("shown") if name in values and name not in hidden]
-    shown += [n for n in scoped("trick") if values[n] != getattr(recipes.REFERENCE, n)]
+    shown += [n for n in scoped("trick") if values[n] not in ((), getattr(recipes.REFERENCE, n))]
     for name in shown:
         flag, *text = flags_of({name: values[name]})
         lines.append(f"  {flag:16} {' '.join(text)}  ({resolved.reasons.get(name, 'given')})")
@@ -33,10 +33,9 @@ def describe(resolved: Resolved) -> str:
     elif scores_random_weights(config):
         lines.append("  no checkpoint: the weights are random and accuracy means nothing; `rn50"
                      " score PREFIX EPOCH` validates a trained model")  # fmt: skip
-    if config.trains:
-        lines.append(f"  {arithmetic(config)}")
-        if not config.benchmark_iters:
-            lines += [f"  {line}" for line in schedule_remarks(config)]
+    lines.append(f"  {arithmetic(config)}")
+    if config.trains and not config.benchmark_iters:
+        lines += [f"  {line}" for line in schedule_remarks(config)]
     return "\n".join(lines)
 
 
@@ -48,16 +47,16 @@ def scores_random_weights(config: TrainConfig) -> bool:
 
 
 def arithmetic(config: TrainConfig) -> str:
-    """Return the global batch and the learning rate, worked out in one line."""
+    """Return the global batch and, in training, the learning rate, worked out in one line."""
     images = config.effective_batch_size
-    peak = config.lr * images / config.lr_batch
     factors = f"{config.n} x {config.batch_size}"
     if config.grad_accum_steps > 1:
         factors += f" x {config.grad_accum_steps} batches per update"
-    line = (
-        f"global batch {factors} = {images}; "
-        f"learning rate {config.lr:g} x {images} / {config.lr_batch} = {peak:g}"
-    )
+    line = f"global batch {factors} = {images}"
+    if not config.trains:
+        return line
+    peak = config.lr * images / config.lr_batch
+    line += f"; learning rate {config.lr:g} x {images} / {config.lr_batch} = {peak:g}"
     if config.lr_schedule != "step":
         line += f", {config.lr_schedule} to 0 at epoch {config.num_epochs}"
     return line
@@ -148,11 +147,7 @@ def as_recipe(given: Given, preset: Path | None = None) -> list[str]:
     ]
 
 
-def command_lines(resolved: Resolved) -> list[str]:
-    """Return the command, the arithmetic and the caps of a run."""
-    config = resolved.config
-    command = launch.launcher_command(config, [*launch.program("train"), *flags_of(config)])
-    sums = arithmetic(config)
-    if config.only_inference:  # nothing is trained
-        return [shlex.join(command), sums.partition(";")[0], *resolved.caps]
-    return [shlex.join(command), sums, *resolved.caps]
+def command_line(config: TrainConfig) -> str:
+    """Return the command that starts the workers of a run."""
+    worker = [*launch.program("train"), *flags_of(config)]
+    return shlex.join(launch.launcher_command(config, worker))

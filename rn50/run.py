@@ -60,11 +60,12 @@ def launch_run(given: Given, run_dir: Path | None = None, dry_run: bool = False)
     if dry_run:
         remarks: list[str] = []
         resolved = prepare(given, remarks=remarks)
-        print("\n".join([*description.command_lines(resolved), *remarks]))
         if is_local(given.get("hosts")) and not remarks:
             check_outputs(given, run_dir)
             hooks.check_files(resolved.config.override)
             description.check_data(given, resolved.config)
+        print(description.describe(resolved), *remarks, sep="\n")
+        print(description.command_line(resolved.config))
         return 0
     check_outputs(given, run_dir)
     launch.check_hosts(given.get("hosts"))

@@ -182,7 +182,8 @@ class TrainConfig:
         also="--kv-store --use-horovod --distributed")]
     batch_size: Annotated[int, Flag(
         "axes", "images per worker and step", "first shown score", low=1, names="-b --batch-size",
-        chosen="32, or the recipe's on GPUs", also="--validation-batch-size -vb")]
+        chosen="32; on GPUs the recipe's, scaled down if their memory is small",
+        also="--validation-batch-size -vb")]
     macrobatch_size: Annotated[int | None, Flag(
         "axes", "images per worker and update, a multiple of -b: the gradients of several batches"
         " are accumulated and synchronised once, with PyTorch", "shown torch", low=1, chosen="-b",
@@ -213,13 +214,15 @@ class TrainConfig:
         low=0, names="-l --lr", metavar="RATE", also="--learning-rate --lr-base --lr-base-size"
         " --lr-base-scale")]
     warmup_epochs: Annotated[float, Flag(
-        "recipe", "epochs over which the rate rises from 0", low=0, also="--lr-warmup-epochs"
-        " --warmup-strategy --lr-warmup-method --warmup-lr")]
+        "recipe", "epochs over which the rate rises from 0", "trick", low=0,
+        chosen="the recipe's, scaled to --num-epochs", also="--lr-warmup-epochs --warmup-strategy"
+        " --lr-warmup-method --warmup-lr")]
     lr_schedule: Annotated[str, Flag(
         "recipe", "decay after the warm-up: step at --lr-step-epochs, or smoothly to 0 over all"
         " epochs", "trick", choices=recipes.SCHEDULES, also="--sched --lr-scheduler --scheduler")]
     lr_step_epochs: Annotated[tuple[float, ...], Flag(
-        "recipe", "epochs at which the rate falls to a tenth", check=check_rising, read=epoch_list,
+        "recipe", "epochs at which the rate falls to a tenth", "trick", check=check_rising,
+        read=epoch_list, chosen="the recipe's, scaled to --num-epochs",
         also="--lr-steps --lr-step-size --milestones --decay-epochs --lr-factor --lr-gamma")]
     optimizer: Annotated[str, Flag(
         "recipe", "update: SGD with momentum", choices=("sgd",), also="--opt")] = "sgd"
@@ -339,7 +342,7 @@ class TrainConfig:
         )] = False
     profile: Annotated[str, Flag(
         "machine", "ci limits the run to seconds and prints every limit",
-        choices=("auto", "ci", "cpu", "gpu"), chosen="gpu or cpu")]
+        choices=("auto", "ci"))] = "auto"
 
     # fmt: on
     # the same in all recipes; `recipe.learning_rate` reads them from a configuration too

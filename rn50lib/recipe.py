@@ -78,14 +78,14 @@ REFERENCE = Recipe(
 )
 
 
-def shortened(recipe: Recipe, epochs: int) -> Recipe:
-    """Return a recipe over fewer `epochs`: warm-up for 1/18 of them, decay at 1/3, 2/3, 8/9."""
-    steps = tuple(round(epochs * part, 6) for part in (1 / 3, 2 / 3, 8 / 9))
-    return replace(recipe, num_epochs=epochs, warmup_epochs=epochs / 18, lr_step_epochs=steps)
+def rescaled(recipe: Recipe, epochs: int) -> Recipe:
+    """Return a recipe over other `epochs`: warm-up for 1/18 of them, decay at 1/3, 2/3, 8/9."""
+    warmup, *steps = (round(epochs * part, 2) for part in (1 / 18, 1 / 3, 2 / 3, 8 / 9))
+    return replace(recipe, num_epochs=epochs, warmup_epochs=warmup, lr_step_epochs=tuple(steps))
 
 
 # The built-in data: the reference's schedule, 90 epochs shrunk to 9.
-ROADSIGNS = shortened(
+ROADSIGNS = rescaled(
     replace(
         REFERENCE,
         name="roadsigns",

@@ -321,7 +321,7 @@ def test_a_dry_run_refuses_what_a_run_refuses(rn50: Run, argv: str, problem: str
     lines = []
     for more in (["--dry-run"], []):
         ended = rn50(*words, *more)
-        assert ended.status == 2, ended
+        assert ended.status == 2 and not ended.out, ended
         lines.append(ended.err.splitlines()[-1])
     assert lines[0] == lines[1] and problem in lines[0]
     assert [path for path in sorted(Path().rglob("*")) if "runs" not in path.parts] == before
@@ -330,11 +330,14 @@ def test_a_dry_run_refuses_what_a_run_refuses(rn50: Run, argv: str, problem: str
 # --- runs from a file -----------------------------------------------------------------------------
 
 
-def dry(rn50: Run, *argv: str | Path) -> list[str]:
-    """The command and the arithmetic of a dry run."""
+def dry(rn50: Run, *argv: str | Path) -> tuple[str, str]:
+    """The command and the arithmetic of a dry run; the choices come before, with their reasons."""
     shown = rn50("run", "--dry-run", *argv)
     assert shown.status == 0, shown.err
-    return shown.out.splitlines()
+    *lines, command = shown.out.splitlines()
+    (sums,) = (line.strip() for line in lines if line.startswith("  global batch"))
+    assert re.search(r"^  --recipe +\w+  \(.+\)$", shown.out, re.M)
+    return command, sums
 
 
 @pytest.mark.parametrize(
@@ -360,8 +363,8 @@ def test_config_file_equals_flags(rn50: Run, photos: Photos, name: str, text: st
 
 def test_flag_overrides_file_and_preset(rn50: Run, photos: Photos) -> None:
     Path("a.json").write_text('{"batch_size": 16, "disp_batches": 5, "num_epochs": 7}')
-    command, sums, *_ = dry(rn50, "--data-root", photos.root, "--config", "a.json", "-b", "4",
-                            "--disp-batches", "20", "--recipe", "reference")  # fmt: skip
+    command, sums = dry(rn50, "--data-root", photos.root, "--config", "a.json", "-b", "4",
+                        "--disp-batches", "20", "--recipe", "reference")  # fmt: skip
     assert sums.startswith("global batch 1 x 4 = 4;") and "--num-epochs 7" in command
     assert "--disp-batches" not in command  # 20 is what it is without a flag
     both = dry(rn50, "--config", "a.json", "--preset", "RN50_FP32_1GPU", "--loader", "synthetic")
@@ -395,7 +398,7 @@ def test_a_printed_configuration_is_the_same_run(
     shown = rn50("run", "--print", "config", *argv)
     assert shown.status == 0, shown.err
     Path("a.yaml").write_text(shown.out)
-    assert dry(rn50, "--config", "a.yaml")[:2] == dry(rn50, *argv)[:2]
+    assert dry(rn50, "--config", "a.yaml") == dry(rn50, *argv)
     again = rn50("run", "--print", "config", "--config", "a.yaml").out
     assert yaml.safe_load(again) == yaml.safe_load(shown.out)
     assert not Path("runs").exists()  # nothing was started

@@ -530,7 +530,7 @@ print(f"You predicted that {'?' if guess is None else guess} of these lose more 
 
 # %% language="bash" magic_args="-e"
 # run() {  # name, then flags; --lr is for a batch of 256: 1.6 is 0.1 at 16
-#   rn50 run --data-root "$DATA" --recipe roadsigns --profile cpu --network tiny --image-shape 32 \
+#   rn50 run --data-root "$DATA" --recipe roadsigns --network tiny --image-shape 32 \
 #     --dtype float32 --threads 1 -n 1 --seed $SEED --num-examples $LARGE_IMAGES --no-val \
 #     -e $LARGE_EPOCHS --lr-step-epochs $LARGE_EPOCHS --report "$1.json" "${@:2}" > "$1.txt" 2>&1 ||
 #     (cat "$1.txt"; exit 1)

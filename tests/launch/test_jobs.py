@@ -105,7 +105,7 @@ def test_a_job_saves_and_resumes(engine: str) -> None:
 
 def small(photos: Photos, folder: Path) -> dict[str, str]:
     """Return what to replace in a job file for a short run on two workers of one host."""
-    flags = (*TINY, "--profile", "cpu", "-e", "2")
+    flags = (*TINY, "-e", "2")
     return {
         "/nas/imagenet": str(photos.root),
         '"8"': '"2"',  # of mpirun

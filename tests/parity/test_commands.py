@@ -31,6 +31,7 @@ else:
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TOLD: dict[str, Any] = tomllib.loads((Path(__file__).parent / "commands.toml").read_text())
+NO_DATA = ("--loader", "synthetic")  # without ImageNet, a dry run prints only the error
 IMAGENET = "/data/imagenet/train-val-recordio-passthrough"
 REPORT = ["model", "ngpus", "total_duration", "cmd", "metrics"]
 METRICS = [
@@ -124,14 +125,13 @@ def test_im2rec_reads_its_lines(told: dict) -> None:
 
 
 ARITHMETIC = re.compile(
-    r"^global batch (\d+) x (\d+) = (\d+)(?:; learning rate .* = (\S+))?$", re.M
+    r"^ *global batch (\d+) x (\d+) = (\d+)(?:; learning rate .* = (\S+))?$", re.M
 )
 
 
 def arithmetic(shown: Ended) -> list[tuple[int, int, int, float | None]]:
     """Return n, batch, global batch and learning rate of each run in a dry run's output."""
-    missing = f"--data-root {IMAGENET} is missing"
-    assert shown.status == 0 or missing in shown.err, shown
+    assert shown.status == 0, shown
     assert "capped" not in shown.out
     return [(int(n), int(b), int(g), float(lr) if lr else None)
             for n, b, g, lr in ARITHMETIC.findall(shown.out)]  # fmt: skip
@@ -149,7 +149,7 @@ def test_run_has_the_expected_configuration(rn50: Run, told: dict) -> None:
     if verb == "score":  # a dry run reads what a checkpoint decides, not its weights
         checkpoint.write_symbol("model", resnet(50))
         checkpoint.save("model", Checkpoint(90, {}, {}, {}, {}))
-    shown = rn50(verb, *words, "--dry-run")
+    shown = rn50(verb, *words, *NO_DATA, "--dry-run")
     n, batch = told["experiment"]["n"], told["experiment"]["batch_size"]
     assert arithmetic(shown) == [(n, batch, n * batch, told.get("lr"))]
     if verb == "score":
@@ -168,7 +168,7 @@ def test_benchmark_has_the_expected_sweep(rn50: Run, told: dict) -> None:
     assert given == meant(told)
     assert (own.workers, own.batches, own.warmup) == (told["n"], told["b"], told["warmup"])
     assert str(own.output) == told["output"]
-    found = arithmetic(rn50(*ours(told), "--dry-run"))
+    found = arithmetic(rn50(*ours(told), *NO_DATA, "--dry-run"))
     assert [cell[:3] for cell in found] == [(n, b, n * b) for n in told["n"] for b in told["b"]]
     rates = [cell[3] for cell in found]
     assert ([rates[0], rates[-1]] if "lr" in told else rates) == told.get("lr", [None] * len(found))

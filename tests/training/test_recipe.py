@@ -58,7 +58,7 @@ def test_the_short_recipe_keeps_the_shape_of_the_schedule() -> None:
     assert (ROADSIGNS.num_epochs, ROADSIGNS.warmup_epochs) == (9, 0.5)
     assert ROADSIGNS.lr_step_epochs == (3, 6, 8)
     assert (ROADSIGNS.image_shape, ROADSIGNS.batch_size) == (64, 32)
-    shorter = recipes.shortened(ROADSIGNS, 18)
+    shorter = recipes.rescaled(ROADSIGNS, 18)
     assert (shorter.num_epochs, shorter.warmup_epochs, shorter.lr_step_epochs) == (
         18,
         1,

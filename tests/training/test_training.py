@@ -405,9 +405,11 @@ def augment(seed, width, height, augmentation):
 def test_run_in_separate_processes(run_cli: Run, photos: Photos, tmp_path: Path) -> None:
     """It prints its choices and reasons, and keeps report, progress and model in its folder."""
     flags = ("--data-root", photos.root, *TINY[:4], "--threads", "1", "-e", "3", "--no-val")
-    done = run_cli("run", *flags, "--data-nthreads", "1", "--num-examples", "32")
+    short = ("--data-nthreads", "1", "--num-examples", "32", "--warmup-epochs", "5")
+    done = run_cli("run", *flags, *short)
     assert done.returncode == 0, done.stderr
     assert "(the published recipe)" in done.stderr and "(counted in the data set)" in done.stderr
+    assert "  --lr-step-epochs 1,2,2.67  (" in done.stderr
     assert "global batch 1 x 32 = 32; learning rate 0.1 x 32 / 256 = 0.0125" in done.stderr
     assert "ends after epoch 3, inside its warm-up of 5" in done.stderr
     (folder,) = (tmp_path / "runs").iterdir()
