@@ -341,8 +341,8 @@ class TrainConfig:
         " GPUs", "step torch", chosen="false: the code has not run on a GPU yet", rare=True
         )] = False
     profile: Annotated[str, Flag(
-        "machine", "ci limits the run to seconds and prints every limit",
-        choices=("auto", "ci"))] = "auto"
+        "machine", "ci limits the run to seconds and prints every limit; cpu and gpu, profiles of"
+        " notebooks, limit nothing", choices=("auto", "ci", "cpu", "gpu"))] = "auto"
 
     # fmt: on
     # the same in all recipes; `recipe.learning_rate` reads them from a configuration too

@@ -19,8 +19,6 @@ from rn50lib.errors import UserError
 
 # --- notebooks ------------------------------------------------------------------------------------
 
-PROFILES = ("auto", "ci", "cpu", "gpu")  # how long a notebook takes, and on what
-
 
 @dataclass(frozen=True)
 class Lesson:

@@ -15,6 +15,7 @@ from typing import Any
 from rn50 import plot
 from rn50.allocator import spins
 from rn50lib import hardware
+from rn50lib.config import FLAGS
 from rn50lib.errors import UserError
 from workshop import catalogue, errors, expected, output, paths, session
 from workshop.checks import ask
@@ -60,9 +61,8 @@ def choose_profile(asked: str, machine: hardware.Machine) -> tuple[str, str]:
     Raises:
         UserError: The profile is unknown, or it is gpu and there is no GPU.
     """
-    if asked not in catalogue.PROFILES:
-        known = ", ".join(catalogue.PROFILES)
-        raise UserError(f"profile {asked!r} does not exist: use one of {known}")
+    if asked not in (profiles := FLAGS["profile"].choices):
+        raise UserError(f"profile {asked!r} does not exist: use one of {', '.join(profiles)}")
     if asked == "gpu" and not machine.gpus:
         raise UserError('profile "gpu": there is no GPU here; use profile = "cpu" or "auto"')
     if asked != "auto":

@@ -65,7 +65,7 @@ def train(name: str, **given: Any) -> Path:
     Raises RunFailed if it fails.
     """
     here = session.need()
-    fields = SMALL | {"profile": "ci" if here.profile == "ci" else "auto"}
+    fields = SMALL | {"profile": here.profile}
     if "data_root" not in given:
         fields |= {"data_root": str(here.data_root), "recipe": "roadsigns"}
     folder = launch.new_run(name)

@@ -14,6 +14,7 @@ from typing import Any
 
 from data_prep.command_line import Parser, whole
 from rn50.common import Output, contains
+from rn50lib.config import FLAGS
 from rn50lib.errors import UserError
 from rn50lib.files import check_output, make_folder, write_file
 from workshop import catalogue, paths
@@ -45,8 +46,8 @@ def parser() -> Parser:
     add("-p", "--parameter", nargs=2, type=str, action="append", default=[],
         help="set a parameter; it must exist in the notebook",
         metavar=("NAME", "VALUE"))  # fmt: skip
-    add("--profile", choices=catalogue.PROFILES,
-        help="the same as -p profile (auto); ci takes seconds")  # fmt: skip
+    profiles = FLAGS["profile"].choices
+    add("--profile", choices=profiles, help="the same as -p profile (auto); ci takes seconds")
     add("--out", type=Path, metavar="DIR", help="write results here (default: new, in runs/)")
     add("--time-limit", type=whole(), metavar="S", help="per notebook (three times its budget)")
     add("--train", action="store_true", help="first train the built-in recipe in full")
