@@ -28,6 +28,9 @@ def describe(resolved: Resolved) -> str:
         lines.append(f"  {flag:16} {' '.join(text)}  ({resolved.reasons.get(name, 'given')})")
     if config.dtype == "float16" and not machine().gpus:
         lines.append("  float16 on a processor shows what float16 does, not how fast it is")
+    if config.compile and config.trains and config.n > 1 and config.comm == "horovod":
+        lines.append("  --compile: the backward pass gives Horovod every gradient at its end, so"
+                     " the whole exchange is exposed; --comm ddp overlaps it")  # fmt: skip
     if config.loader == "synthetic":
         lines.append("  synthetic images (100 batches, or --num-examples): accuracy means nothing")
     elif scores_random_weights(config):

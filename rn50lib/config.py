@@ -178,7 +178,7 @@ class TrainConfig:
     comm: Annotated[str, Flag(
         "axes", "library that synchronises gradients", "shown step group",
         choices=("local", "horovod", "ddp"),
-        chosen="Horovod if it is built for this hardware, else DDP",
+        chosen="Horovod if it is built for this hardware, else DDP; DDP with --compile",
         also="--kv-store --use-horovod --distributed")]
     batch_size: Annotated[int, Flag(
         "axes", "images per worker and step", "first shown score", low=1, names="-b --batch-size",

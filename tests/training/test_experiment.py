@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from rn50 import autoconfig, benchmark, installed
 from rn50.autoconfig import resolve
+from rn50.description import describe
 from rn50.parser import PRESETS, config_parser, parse_given, read_file
 from rn50lib import resnet as networks
 from rn50lib.config import (
@@ -211,6 +212,30 @@ def test_horovod_on_gpus_needs_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
     assert resolve(wanted, machine, 12).config.comm == "horovod"
     monkeypatch.setattr(installed, "horovod_has", lambda what, backend: True)
     assert resolve(two, machine, 12).config.comm == "horovod"
+
+
+@pytest.mark.parametrize(
+    ("flags", "comm"),
+    [
+        ("", "horovod"),
+        ("--compile", "ddp"),
+        ("--compile --comm horovod", "horovod"),
+        ("--compile --launcher horovodrun", "horovod"),
+        ("--compile --hosts localhost:2", "ddp"),
+        ("--compile --hosts a:1,b:1", "horovod"),  # torchrun starts workers on one host
+    ],
+)
+def test_a_compiled_run_exchanges_with_ddp(
+    flags: str, comm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless it asks for Horovod: then a line says what that costs."""
+    monkeypatch.setattr(installed, "horovod_serves", lambda backend: True)
+    resolved = resolve(parse("-n", "2", *flags.split()), LAPTOP, 12)
+    assert resolved.config.comm == comm
+    lines = describe(resolved)
+    if "--compile" in flags:
+        assert "every gradient at its end" in lines
+    assert ("--comm ddp overlaps" in lines) == (comm == "horovod" and "--compile" in flags)
 
 
 def test_threads_are_a_share_of_the_fullest_host() -> None:
