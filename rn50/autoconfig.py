@@ -95,9 +95,7 @@ def prepare(
         found = found.chosen(why, engine=engine)
     if "compile" not in known and "train" in sources:
         compiled, why = best_compile(found.config, machine(), len(sources["train"]))
-        found = found.chosen(why, compile=compiled)
-        if compiled:  # in the workers, which inherit it, what fails to compile runs as it is
-            os.environ.setdefault("TORCHDYNAMO_SUPPRESS_ERRORS", "1")
+        found = found.chosen(why, compile=compiled)  # if it fails, `launch.run` starts again
     return found
 
 

@@ -154,7 +154,7 @@ def measure(cell: Cell, resolved: Resolved, folder: Path) -> None:
     """Run a cell; fill in its report or its reason. Raise KeyboardInterrupt if the user ends it."""
     launch.say(cell.title)
     folder.mkdir()
-    status, failure = launch.run_once(resolved, folder)
+    status, failure, _ = launch.run_once(resolved, folder)
     if status in (130, TERMINATED):
         raise KeyboardInterrupt
     if status == 0:

@@ -107,7 +107,7 @@ def as_config_file(given: Given) -> list[str]:
     remarks: list[str] = []
     resolved = prepare(given, remarks=remarks)
     lines = [f"# {' '.join(text.split())}" for text in (*remarks, *resolved.caps)]
-    for name, value in resolved.config.to_dict().items():
+    for name, value in resolved.to_dict().items():
         reason = " ".join(resolved.reasons.get(name, "").split())
         lines.append(f"{name}: {as_yaml(value)}" + (f"  # {reason}" if reason else ""))
     return lines
@@ -154,7 +154,8 @@ def as_recipe(given: Given, preset: Path | None = None) -> list[str]:
 def command_lines(resolved: Resolved) -> list[str]:
     """Return the command, the arithmetic and the caps of a run."""
     config = resolved.config
-    command = launch.launcher_command(config, [*launch.program("train"), *flags_of(config)])
+    worker = [*launch.program("train"), *flags_of(resolved.to_dict())]
+    command = launch.launcher_command(config, worker)
     sums = arithmetic(config)
     if config.only_inference:  # nothing is trained
         return [shlex.join(command), sums.partition(";")[0], *resolved.caps]
