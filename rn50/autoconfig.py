@@ -18,6 +18,7 @@ from typing import Any
 
 from rn50 import contradictions, installed
 from rn50.contradictions import replaces, smallest_batch, unsupported_reason
+from rn50.launch import is_local
 from rn50lib import checkpoint
 from rn50lib import recipe as recipes
 from rn50lib.config import FLAGS, Resolved, TrainConfig, flags_of, scoped, slots, validated
@@ -95,9 +96,7 @@ def prepare(
         found = found.chosen(why, engine=engine)
     if "compile" not in known and "train" in sources:
         compiled, why = best_compile(found.config, machine(), len(sources["train"]))
-        found = found.chosen(why, compile=compiled)
-        if compiled:  # in the workers, which inherit it, what fails to compile runs as it is
-            os.environ.setdefault("TORCHDYNAMO_SUPPRESS_ERRORS", "1")
+        found = found.chosen(why, compile=compiled)  # if it fails, `launch.run` starts again
     return found
 
 
@@ -461,9 +460,11 @@ def best_comm(values: Given, gpus: bool, group: LaunchEnv | None) -> tuple[str, 
     built = installed.horovod_serves(backend)
     fits = built and (not gpus or installed.horovod_has("nccl", backend))
     if launcher is None and backend == "torch":
-        if fits:
-            return "horovod", "it is built for this hardware"
-        return "ddp", "Horovod is not built for this hardware"
+        if not fits:
+            return "ddp", "Horovod is not built for this hardware"
+        if values["compile"] and is_local(values["hosts"]):  # torchrun starts workers on one host
+            return "ddp", "a compiled backward pass gives Horovod every gradient at its end"
+        return "horovod", "it is built for this hardware"
     if built and not fits:
         raise UserError(
             f"-n {n}: Horovod connects these workers, and is built without NCCL: install the CUDA"

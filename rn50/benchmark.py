@@ -128,7 +128,7 @@ def show(own: argparse.Namespace, asked: Given) -> None:
     for cell in sweep(own, asked, remarks=[]):
         resolved = prepare(in_cell(asked, cell), remarks=missing)
         config = resolved.config
-        lines += [f"{cell.title}:", description.command_line(config)]
+        lines += [f"{cell.title}:", description.command_line(resolved)]
         lines += [description.arithmetic(config), *resolved.caps]
     if not missing:
         description.check_data(asked, config)
@@ -156,7 +156,7 @@ def measure(cell: Cell, resolved: Resolved, folder: Path) -> None:
     """Run a cell; fill in its report or its reason. Raise KeyboardInterrupt if the user ends it."""
     launch.say(cell.title)
     folder.mkdir()
-    status, failure = launch.run_once(resolved, folder)
+    status, failure, _ = launch.run_once(resolved, folder)
     if status in (130, TERMINATED):
         raise KeyboardInterrupt
     if status == 0:

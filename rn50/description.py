@@ -28,6 +28,9 @@ def describe(resolved: Resolved) -> str:
         lines.append(f"  {flag:16} {' '.join(text)}  ({resolved.reasons.get(name, 'given')})")
     if config.dtype == "float16" and not machine().gpus:
         lines.append("  float16 on a processor shows what float16 does, not how fast it is")
+    if config.compile and config.trains and config.n > 1 and config.comm == "horovod":
+        lines.append("  --compile: the backward pass gives Horovod every gradient at its end, so"
+                     " the whole exchange is exposed; --comm ddp overlaps it")  # fmt: skip
     if config.loader == "synthetic":
         lines.append("  synthetic images (100 batches, or --num-examples): accuracy means nothing")
     elif scores_random_weights(config):
@@ -103,7 +106,7 @@ def as_config_file(given: Given) -> list[str]:
     remarks: list[str] = []
     resolved = prepare(given, remarks=remarks)
     lines = [f"# {' '.join(text.split())}" for text in (*remarks, *resolved.caps)]
-    for name, value in resolved.config.to_dict().items():
+    for name, value in resolved.to_dict().items():
         reason = " ".join(resolved.reasons.get(name, "").split())
         lines.append(f"{name}: {as_yaml(value)}" + (f"  # {reason}" if reason else ""))
     return lines
@@ -147,7 +150,7 @@ def as_recipe(given: Given, preset: Path | None = None) -> list[str]:
     ]
 
 
-def command_line(config: TrainConfig) -> str:
+def command_line(resolved: Resolved) -> str:
     """Return the command that starts the workers of a run."""
-    worker = [*launch.program("train"), *flags_of(config)]
-    return shlex.join(launch.launcher_command(config, worker))
+    worker = [*launch.program("train"), *flags_of(resolved.to_dict())]
+    return shlex.join(launch.launcher_command(resolved.config, worker))

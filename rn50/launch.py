@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rn50.allocator import ALLOCATOR, spins
 from rn50lib.config import Resolved, TrainConfig, slots
 from rn50lib.distributed.launch_env import RANKS
-from rn50lib.errors import TERMINATED, UserError
+from rn50lib.errors import TERMINATED, Remedy, UserError
 from rn50lib.lifetime import GROUP, PARENT, SUPERVISED, end_with_parent, is_running
 
 if TYPE_CHECKING:
@@ -210,20 +210,27 @@ class Outcome(NamedTuple):
     """The exit status of a run for the user, and what failed.
 
     `failure` is None if nothing failed, or if a lone worker has printed its traceback itself.
+    `remedy` is that of a worker's UserError.
     """
 
     status: int
     failure: str | None
+    remedy: Remedy = ()
 
 
 def run(resolved: Resolved, run_dir: Path) -> int:
     """Run the workers of a configuration to their end and return the exit status for the user.
 
-    After a failure, --max-restarts restarts all of them from the newest checkpoint.
+    After a failure, --max-restarts restarts all of them from the newest checkpoint. A run that was
+    not asked to compile starts again without that if it fails.
     """
     for left in range(resolved.config.max_restarts, -1, -1):
         config = resolved.config
-        status, failure = run_once(resolved, run_dir)
+        status, failure, remedy = run_once(resolved, run_dir)
+        again = replace(resolved, config=replace(config, resume=True, load_epoch=None))
+        if "compile" in remedy and resolved.reasons.get("compile") != "given":
+            say(f"starting again: {failure}")
+            return run(again.chosen("compiling failed", compile=False), run_dir)
         if failure:
             say(f"error: {failure}")
         elif status == TERMINATED or (status == 130 and not alone(config)):
@@ -232,7 +239,7 @@ def run(resolved: Resolved, run_dir: Path) -> int:
             break
         say(f"restarting {config.n} worker{'s' if config.n != 1 else ''} from the newest checkpoint"
             f" ({left} restart{'s' if left > 1 else ''} left)")  # fmt: skip
-        resolved = replace(resolved, config=replace(config, resume=True, load_epoch=None))
+        resolved = again
     return status
 
 
@@ -388,8 +395,10 @@ class WorkerGroup:
             return Outcome(128 - status, killed(0, -status))
         if status == 0:
             return Outcome(status, None)
+        if self.alone and (status != 2 or 0 not in ends):
+            return Outcome(status, None)
         if self.alone:
-            return Outcome(status, message(ends[0]) if status == 2 and 0 in ends else None)
+            return Outcome(status, message(ends[0]), ends[0].remedy)
         # the kernel closes a killed worker's connections before it wakes the worker's parent
         found = [
             (end.time - SEEN_S * (end.signal not in (0, *ASKING)), self.end_of(rank, end))
@@ -412,7 +421,8 @@ class WorkerGroup:
         if end.signal:  # 143 and 130 promise that the worker ended by itself
             return Outcome(1 if end.status in ASKED else end.status, killed(rank, end.signal))
         if end.status in (*ASKED, 2):  # 2: bad input
-            return Outcome(end.status, f"rank {rank}: {text}" if end.status == 2 else None)
+            failure = f"rank {rank}: {text}" if end.status == 2 else None
+            return Outcome(end.status, failure, end.remedy)
         failure = f"rank {rank} ended with status {end.status}"
         failure += f":\n{text}" if text else " without an error message"
         if end.waited > WAITED_S:

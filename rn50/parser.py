@@ -144,7 +144,7 @@ def options_of(flag: Flag) -> dict[str, Any]:
     """Return what argparse needs to know of a flag; `validated` reads the texts."""
     options = {"dest": flag.name, "help": explanation(flag), "default": argparse.SUPPRESS}
     if flag.kind is bool:
-        return options | {"action": "store_true"}
+        return options | {"action": argparse.BooleanOptionalAction if flag.chosen else "store_true"}
     action = "append" if flag.kind == tuple[str, ...] else "store"
     return options | {"action": action, "type": str, "metavar": flag.metavar}
 

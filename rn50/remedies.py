@@ -10,6 +10,7 @@ TEXTS = {
     "doctor": "`rn50 doctor` reports what is missing here and why",
     "horovod": "`make horovod` builds it; `rn50 doctor` reports what it was built with",
     "workers": "`rn50 run -n {}` starts them",
+    "compile": "`--no-compile` runs without it",
     "weights": "`rn50 import torchvision FILE -o PREFIX` converts other weights",
 }
 REMEDIES |= {key: text.format for key, text in TEXTS.items()}

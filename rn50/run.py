@@ -65,7 +65,7 @@ def launch_run(given: Given, run_dir: Path | None = None, dry_run: bool = False)
             hooks.check_files(resolved.config.override)
             description.check_data(given, resolved.config)
         print(description.describe(resolved), *remarks, sep="\n")
-        print(description.command_line(resolved.config))
+        print(description.command_line(resolved))
         return 0
     check_outputs(given, run_dir)
     launch.check_hosts(given.get("hosts"))

@@ -178,7 +178,7 @@ class TrainConfig:
     comm: Annotated[str, Flag(
         "axes", "library that synchronises gradients", "shown step group",
         choices=("local", "horovod", "ddp"),
-        chosen="Horovod if it is built for this hardware, else DDP",
+        chosen="Horovod if it is built for this hardware, else DDP; DDP with --compile",
         also="--kv-store --use-horovod --distributed")]
     batch_size: Annotated[int, Flag(
         "axes", "images per worker and step", "first shown score", low=1, names="-b --batch-size",
@@ -330,7 +330,7 @@ class TrainConfig:
         chosen="torch, or an installed one if the work takes much longer than its start",
         needs="only_inference", excludes="compile")] = "torch"
     compile: Annotated[bool, Flag(
-        "machine", "compile the model with torch.compile", "step torch",
+        "machine", "compile the model with torch.compile", "shown step torch",
         chosen="only on one GPU, for a run that makes up for the minute it takes",
         also="--torchcompile --torchscript --xla --use-xla")] = False
     cuda_graph: Annotated[bool, Flag(
@@ -484,9 +484,14 @@ class Resolved:
         reasons = {**self.reasons, **dict.fromkeys(values, reason)}
         return Resolved(dataclasses.replace(self.config, **values), reasons, self.caps)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields that differ from their defaults, or were given instead of a choice."""
+        given = [n for n, reason in self.reasons.items() if reason == "given" and FLAGS[n].chosen]
+        return self.config.to_dict() | {name: getattr(self.config, name) for name in given}
+
     def write(self, path: Path, command: list[str] | None = None) -> None:
         """Write RUN/experiment.json, with the command that starts the workers."""
-        content: dict[str, Any] = {"experiment": self.config.to_dict()}
+        content: dict[str, Any] = {"experiment": self.to_dict()}
         content |= {"reasons": dict(self.reasons), "caps": list(self.caps)}
         content |= {"command": command} if command else {}
         write_json(path, content)
@@ -519,10 +524,12 @@ def flags_of(values: TrainConfig | Mapping[str, Any]) -> list[str]:
     argv: list[str] = []
     for name, flag in FLAGS.items():
         value = values.get(name)
-        if value is None or (value is False and not flag.rare):
+        if value is None:
             continue
         if flag.rare:
             argv += ["--set", f"{name}={text_of(value)}"]
+        elif value is False:
+            argv += [flag.option.replace("--", "--no-")] if flag.chosen else []
         elif value is True:
             argv += [flag.option]
         else:

@@ -79,7 +79,7 @@ def train(resolved: Resolved, run_dir: Path | None) -> int:
         make_folder(run_dir, f"--run-dir {run_dir}")
     net = config.to_network()
     env = run_setup.environment(resolved, sources, classes)
-    report = Report(net.name, comm.size, ["rn50", "train", *flags_of(config)], env)
+    report = Report(net.name, comm.size, ["rn50", "train", *flags_of(resolved.to_dict())], env)
     progress = Progress(run_dir, enabled=first_rank)
     with contextlib.ExitStack() as stack:
         stack.callback(progress.close)

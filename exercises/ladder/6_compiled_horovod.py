@@ -88,6 +88,8 @@ def main():
         optimizer, model.named_parameters(), compression=compression
     )
 
+    # A compiled backward pass gives Horovod every gradient at its end: the whole exchange is
+    # exposed. For DDP, PyTorch cuts the graph at the buckets, so that their exchange overlaps.
     compiled = torch.compile(model)  # at the first step, which takes about a minute
 
     half = torch.float16 if device.type == "cuda" else torch.bfloat16

@@ -127,7 +127,9 @@ def explain_errors(config: TrainConfig, training: bool) -> Iterator[None]:
         if isinstance(error, RuntimeError) and any(text in str(error) for text in MEMORY_FULL):
             raise memory_full(config.batch_size, training) from None
         if (module := type(error).__module__).startswith(COMPILERS):
-            flag = "--compile" if config.compile else f"--engine {config.engine}"
+            if config.compile:
+                raise UserError(f"--compile: {first_line(error)}", ("compile",)) from error
+            flag = f"--engine {config.engine}"
             if config.fused and module.startswith("triton"):
                 flag = "--set fused=true"
             raise UserError(f"{flag}: {first_line(error)}: leave the flag out") from error

@@ -247,3 +247,20 @@ def test_only_a_failure_restarts_a_run(
     resolved = Resolved(full(max_restarts=2, model_prefix="m"))
     assert launch.run(resolved, tmp_path) == status
     assert resumes == [False, True, True][:runs]
+
+
+@pytest.mark.parametrize(("reason", "runs"), [("so long a run", [True, False]), ("given", [True])])
+def test_a_run_that_cannot_compile_starts_again_unless_it_was_asked_to(
+    reason: str, runs: list[bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[bool] = []
+
+    def run_once(resolved: Resolved, folder: Path) -> launch.Outcome:
+        compiled.append(resolved.config.compile)
+        failed = launch.Outcome(2, "--compile: no compiler", ("compile",))
+        return failed if resolved.config.compile else launch.Outcome(0, None)
+
+    monkeypatch.setattr(launch, "run_once", run_once)
+    resolved = Resolved(full(compile=True), {"compile": reason})
+    assert launch.run(resolved, tmp_path) == (2 if reason == "given" else 0)
+    assert compiled == runs

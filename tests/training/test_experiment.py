@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from rn50 import autoconfig, benchmark, installed
 from rn50.autoconfig import resolve
+from rn50.description import command_lines, describe
 from rn50.parser import PRESETS, config_parser, parse_given, read_file
 from rn50lib import resnet as networks
 from rn50lib.config import (
@@ -74,6 +75,17 @@ def test_a_long_run_on_one_gpu_is_compiled(
     monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
     config = complete(f"--recipe reference --loader native {flags}", machine, classes=1000)
     assert autoconfig.best_compile(config, machine, 1_281_167)[0] is found
+
+
+def test_what_was_switched_off_stays_off(tmp_path: Path) -> None:
+    """In the command that a dry run prints, and in the file of a run that --config reads."""
+    asked = parse("--no-compile", "--loader", "synthetic")
+    assert asked["compile"] is False and "--no-compile" in flags_of(asked)
+    resolved = resolve(asked, LAPTOP, 12)
+    assert " --no-compile" in command_lines(resolved)[0]
+    resolved.write(tmp_path / "experiment.json")
+    assert parse("--config", str(tmp_path / "experiment.json"))["compile"] is False
+    assert "--no-compile" not in command_lines(resolve({}, LAPTOP, 12))[0]
 
 
 def test_your_predictor_keeps_an_engine_from_being_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,6 +222,30 @@ def test_horovod_on_gpus_needs_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
     assert resolve(wanted, machine, 12).config.comm == "horovod"
     monkeypatch.setattr(installed, "horovod_has", lambda what, backend: True)
     assert resolve(two, machine, 12).config.comm == "horovod"
+
+
+@pytest.mark.parametrize(
+    ("flags", "comm"),
+    [
+        ("", "horovod"),
+        ("--compile", "ddp"),
+        ("--compile --comm horovod", "horovod"),
+        ("--compile --launcher horovodrun", "horovod"),
+        ("--compile --hosts localhost:2", "ddp"),
+        ("--compile --hosts a:1,b:1", "horovod"),  # torchrun starts workers on one host
+    ],
+)
+def test_a_compiled_run_exchanges_with_ddp(
+    flags: str, comm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless it asks for Horovod: then a line says what that costs."""
+    monkeypatch.setattr(installed, "horovod_serves", lambda backend: True)
+    resolved = resolve(parse("-n", "2", *flags.split()), LAPTOP, 12)
+    assert resolved.config.comm == comm
+    lines = describe(resolved)
+    if "--compile" in flags:
+        assert "every gradient at its end" in lines
+    assert ("--comm ddp overlaps" in lines) == (comm == "horovod" and "--compile" in flags)
 
 
 def test_threads_are_a_share_of_the_fullest_host() -> None:
