@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from rn50 import autoconfig, benchmark, installed
 from rn50.autoconfig import resolve
-from rn50.description import command_lines, describe
+from rn50.description import command_line, describe
 from rn50.parser import PRESETS, config_parser, parse_given, read_file
 from rn50lib import resnet as networks
 from rn50lib.config import (
@@ -82,10 +82,10 @@ def test_what_was_switched_off_stays_off(tmp_path: Path) -> None:
     asked = parse("--no-compile", "--loader", "synthetic")
     assert asked["compile"] is False and "--no-compile" in flags_of(asked)
     resolved = resolve(asked, LAPTOP, 12)
-    assert " --no-compile" in command_lines(resolved)[0]
+    assert " --no-compile" in command_line(resolved)
     resolved.write(tmp_path / "experiment.json")
     assert parse("--config", str(tmp_path / "experiment.json"))["compile"] is False
-    assert "--no-compile" not in command_lines(resolve({}, LAPTOP, 12))[0]
+    assert "--no-compile" not in command_line(resolve({}, LAPTOP, 12))
 
 
 def test_your_predictor_keeps_an_engine_from_being_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
