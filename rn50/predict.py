@@ -7,9 +7,11 @@ rn50 predict PREFIX EPOCH --split val -o out.npz # a whole split, as arrays
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -84,9 +86,32 @@ def trained_as(prefix: str | Path, epoch: int, **values: Any) -> TrainConfig:
     return resolve({**given, **stored, **values}, machine(), stored["num_classes"]).config
 
 
-def prepare(images: Any, i: int, config: TrainConfig) -> np.ndarray:
-    """Return image i as validation sees it: uint8 (size, size, 3). Raises UserError."""
-    return ImageDecoder(images, False, config).decode(0, i)
+def prepare(
+    images: Any, config: TrainConfig, batch_size: int
+) -> Iterator[list[np.ndarray | UserError]]:
+    """Yield batches of images as validation sees them, uint8 (size, size, 3), or their errors.
+
+    While the caller computes, threads decode the next batch.
+    """
+    decoder, reading = ImageDecoder(images, False, config), Lock()
+
+    def prepare_one(i: int) -> np.ndarray | UserError:
+        try:
+            with reading:  # a data set opens its files at the first read
+                data = images.read(i)
+            return decoder.decode_crop(data, 0, i)
+        except UserError as error:
+            return error
+
+    with ThreadPoolExecutor(config.data_nthreads or 1) as pool:
+
+        def submit(start: int) -> Iterator[np.ndarray | UserError]:
+            return pool.map(prepare_one, range(start, min(start + batch_size, len(images))))
+
+        waiting = submit(0)
+        for start in range(0, len(images), batch_size):
+            batch, waiting = list(waiting), submit(start + batch_size)
+            yield batch
 
 
 def predict(
@@ -114,21 +139,22 @@ def predict(
     step = build_step(config, net, comm.connect())
     step.load({name: found.arrays[name] for name in net.arrays()})  # the velocity is not needed
     probabilities, bad = np.empty((len(images), net.num_classes), np.float32), []
-    # every batch has the full size, as in validation: a kernel that rounds by size rounds alike
-    batch = np.zeros((config.batch_size, config.image_shape, config.image_shape, 3), np.uint8)
-    for start in range(0, len(images), config.batch_size):
-        rows = min(config.batch_size, len(images) - start)
-        for row in range(rows):
-            try:
-                batch[row] = prepare(images, start + row, config)
-            except UserError as error:
+    # the last batch has the same size: what was compiled or captured for it fits
+    size, done = min(config.batch_size, len(images)), 0
+    batch = np.zeros((size, config.image_shape, config.image_shape, 3), np.uint8)
+    for made in prepare(images, config, size):
+        for row, image in enumerate(made):
+            if isinstance(image, UserError):
                 # `verify`, its remedy, is for data sets
-                problem = error.args[0] if isinstance(images, Files) else error
+                problem = image.args[0] if isinstance(images, Files) else image
                 print(f"error: {problem}", file=sys.stderr, flush=True)
-                bad.append(start + row)
-        probabilities[start : start + rows] = step.predict(batch)[:rows]
+                bad.append(done + row)
+            else:
+                batch[row] = image
+        probabilities[done : done + len(made)] = step.predict(batch)[: len(made)]
+        done += len(made)
         failed = f", {len(bad)} not read" if bad else ""
-        print(f"{start + rows} of {len(images)} images{failed}", file=sys.stderr, flush=True)
+        print(f"{done} of {len(images)} images{failed}", file=sys.stderr, flush=True)
     probabilities[bad] = np.nan
     return probabilities, bad
 
@@ -223,7 +249,7 @@ def main(argv: list[str]) -> int:
     values = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     probabilities, bad = predict(args.prefix, args.epoch, images, **values)
     labels = getattr(images, "labels", np.full(len(images), -1))
-    good = [i for i in range(len(images)) if i not in bad]
+    good = sorted({*range(len(images))} - {*bad})
     rows = [(images.name(i), int(labels[i]), probabilities[i]) for i in good]
     if output is None:
         for name, _, row in rows:
