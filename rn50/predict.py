@@ -1,6 +1,6 @@
 """`rn50 predict`: class probabilities of images, prepared as validation prepares them.
 
-rn50 predict PREFIX EPOCH a.jpg folder           # the three most likely classes of each image
+rn50 predict PREFIX a.jpg folder                 # the three most likely classes of each image
 rn50 predict PREFIX EPOCH --split val -o out.npz # a whole split, as arrays
 """
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from data_prep.command_line import Parser, whole
 from rn50.autoconfig import best_engine, resolve, stored_values
-from rn50.common import Output, contains
+from rn50.common import Output, contains, find_checkpoint
 from rn50lib import checkpoint
 from rn50lib.config import FLAGS, TrainConfig
 from rn50lib.data.classes import Classes
@@ -214,9 +214,9 @@ def main(argv: list[str]) -> int:
         prog="rn50 predict", description="Predict class probabilities with a checkpoint."
     )
     add = parser.add_argument
-    add("prefix", help="the --model-prefix of the training run")
-    add("epoch", type=int, help="the epoch of the checkpoint")
-    add("images", nargs="*", type=Path, help="image files, or folders of them")
+    add("prefix", help="the --model-prefix of the training run, or a checkpoint's file")
+    add("images", nargs="*", help="image files, or folders of them; before them, a number is the"
+        " epoch (default: the last)")  # fmt: skip
     add("--split", choices=("train", "val"), help="a whole split of the data set")
     add("--data-root", help="the data set (default: that of the training)")
     add("-o", "--output", type=Path, help="write all probabilities to FILE.npz")
@@ -225,29 +225,32 @@ def main(argv: list[str]) -> int:
     add("--engine", choices=FLAGS["engine"].choices, help=FLAGS["engine"].help)
     add("--dtype", choices=FLAGS["dtype"].choices,
         help="precision (default: that of the training, if this machine has it)")  # fmt: skip
-    args = parser.parse_args(argv)
-    if bool(args.images) == bool(args.split):
+    args = parser.parse_intermixed_args(argv)
+    words = args.images
+    number = int(words.pop(0)) if words and words[0].isdecimal() else None
+    if bool(words) == bool(args.split):
         parser.error("name image files or folders, or use --split val: one of the two")
     output = None
     if args.output:
         if args.output.suffix != ".npz" and not is_stream(args.output):
             raise UserError(f"--output {args.output}: name a file that ends in .npz")
         output = Output("--output", args.output, "a file of rn50 predict", contains(MEMBER))
-    root = args.data_root or trained_as(args.prefix, args.epoch).data_root
-    images: Any = find_files(args.images)
+    prefix, epoch = find_checkpoint(args.prefix, number)
+    images: Any = find_files(map(Path, words))
     data = None
-    if args.split or args.data_root:
+    if args.split:
         from rn50lib.data.source import open_source
         from rn50lib.run_setup import print_sources
 
-        if args.split:
-            images = open_source(root, args.split)
-            print_sources({args.split: images}, every=False)
-        data = images.classes if args.split else classes_there(root)
-    classes = read_trained_classes(checkpoint.path(args.prefix, args.epoch), data)
+        images = open_source(args.data_root or trained_as(prefix, epoch).data_root, args.split)
+        print_sources({args.split: images}, every=False)
+        data = images.classes
+    elif args.data_root:
+        data = classes_there(args.data_root)
+    classes = read_trained_classes(checkpoint.path(prefix, epoch), data)
     names = ("engine", "dtype", "batch_size")
     values = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-    probabilities, bad = predict(args.prefix, args.epoch, images, **values)
+    probabilities, bad = predict(prefix, epoch, images, **values)
     labels = getattr(images, "labels", np.full(len(images), -1))
     good = sorted({*range(len(images))} - {*bad})
     rows = [(images.name(i), int(labels[i]), probabilities[i]) for i in good]

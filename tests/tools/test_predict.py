@@ -115,7 +115,7 @@ def test_engines_score_but_do_not_train(
     trained: Path, photos: Photos, rn50, tmp_path: Path
 ) -> None:
     prefix, root = str(trained / "m"), ("--data-root", photos.root)
-    scored = rn50("score", prefix, "2", *root, "--engine", "openvino", "--report", "s.json")
+    scored = rn50("score", prefix, *root, "--engine", "openvino", "--report", "s.json")
     assert scored.status == 0, scored.err
     before = load(trained / "report.json")["metrics"]["val.top1"][-1]
     assert load(tmp_path / "s.json")["metrics"]["val.top1"] == [before]
@@ -139,12 +139,38 @@ def test_one_split_names_the_classes(
         predict.main(argv)
 
 
+@pytest.mark.parametrize(
+    ("name", "words", "shown"),
+    [
+        ("m", [], "epoch 2, the last"),
+        ("m", ["-b", "4"], "epoch 2, the last"),
+        ("m", ["-b", "4", "1"], ""),
+        ("m", ["1", "-b", "4"], ""),
+        ("m-0001.safetensors", [], ""),
+        ("m-0001.safetensors", ["1"], ""),
+    ],
+)
+def test_a_checkpoint_is_named_by_prefix_and_epoch_or_by_its_file(
+    trained: Path, photos: Photos, capsys, name: str, words: list[str], shown: str
+) -> None:
+    image = str(photos.files("val")[0])
+    expected, _ = predict.predict(trained / "m", 2 if shown else 1, predict.Files((Path(image),)))
+    capsys.readouterr()
+    assert predict.main([str(trained / name), *words, image]) == 0
+    out, err = capsys.readouterr()
+    assert f"{100 * expected.max():.1f}%" in out
+    assert shown in err and ("the last" in err) == bool(shown)
+
+
 def test_bad_input_is_named(trained: Path, tmp_path: Path) -> None:
     prefix = str(trained / "m")
     with pytest.raises(UserError, match="epochs there are under this prefix: 1, 2"):
         predict.main([prefix, "7", "a.jpg"])
-    with pytest.raises(UserError, match="none-symbol.json cannot be read"):
+    with pytest.raises(UserError, match=r"no checkpoint .*none-0001"):
         predict.main([str(tmp_path / "none"), "1", "a.jpg"])
+    (tmp_path / "none-0001-00000008.safetensors").touch()  # from within an epoch
+    with pytest.raises(UserError, match="there is no checkpoint of a whole epoch"):
+        predict.main([str(tmp_path / "none"), "a.jpg"])
     with pytest.raises(UserError, match=r"o\.csv: .*\.npz"):
         predict.main([prefix, "2", "a.jpg", "-o", str(tmp_path / "o.csv")])
     with pytest.raises(SystemExit):
