@@ -29,6 +29,7 @@ SWEEP = {"n": "workers", "batch_size": "batches", "warmup": "warmup"}
 def parse(argv: list[str]) -> tuple[argparse.Namespace, Given]:
     """Return a benchmark's own flags, and the values that every cell has."""
     parser = parsers.config_parser("benchmark")
+    parser.usage = "rn50 benchmark [FLAGS] -o FILE"
     parser.conflict_handler = "resolve"  # -n and -b are lists here
     add, several = parser.add_argument_group("sweep").add_argument, converter(counts)
     add("-n", "--n-GPUs", "--ngpus", dest="workers", type=several, metavar="N,N,...",

@@ -1,13 +1,17 @@
-"""Lists of numbers, text tables, output files and which runs leave a model, for several verbs."""
+"""What several verbs share: lists of numbers, text tables, output files, a run's checkpoint."""
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from data_prep.command_line import positive
+from rn50lib import checkpoint
 from rn50lib.config import TrainConfig
+from rn50lib.errors import UserError
 from rn50lib.files import Content, check_output, read_json, write_file
 
 
@@ -22,6 +26,26 @@ def makes_a_model(config: TrainConfig) -> bool:
         return True
     timed = config.benchmark_iters or config.no_metrics or config.loader == "synthetic"
     return config.trains and not timed
+
+
+def find_checkpoint(name: str, epoch: int | None) -> tuple[str, int]:
+    """Return prefix and epoch of the checkpoint that a command names: PREFIX [EPOCH], or its file.
+
+    By default it is the last epoch's, which a line on stderr names. Raises UserError if there is
+    none.
+    """
+    with contextlib.suppress(ValueError):
+        prefix, of_file, images = checkpoint.parts(name)
+        if epoch in (None, of_file) and not images:
+            return prefix, of_file
+    if epoch is not None:
+        return name, epoch
+    there = checkpoint.epochs(name)
+    if not there:
+        problem = f"{name}: there is no checkpoint of a whole epoch, {name}-NNNN.safetensors"
+        raise UserError(problem, ("weights",))
+    print(f"{name}: epoch {there[-1]}, the last", file=sys.stderr)
+    return name, there[-1]
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -35,7 +35,7 @@ def describe(resolved: Resolved) -> str:
         lines.append("  synthetic images (100 batches, or --num-examples): accuracy means nothing")
     elif scores_random_weights(config):
         lines.append("  no checkpoint: the weights are random and accuracy means nothing; `rn50"
-                     " score PREFIX EPOCH` validates a trained model")  # fmt: skip
+                     " score PREFIX` validates a trained model")  # fmt: skip
     lines.append(f"  {arithmetic(config)}")
     if config.trains and not config.benchmark_iters:
         lines += [f"  {line}" for line in schedule_remarks(config)]

@@ -1,6 +1,6 @@
 """`rn50 export`: a checkpoint for other programs.
 
-    rn50 export PREFIX EPOCH -o model.onnx   # for ONNX Runtime, OpenVINO, TensorRT, ...
+    rn50 export PREFIX -o model.onnx         # for ONNX Runtime, OpenVINO, TensorRT, ...
     rn50 export PREFIX EPOCH -o model.pth    # for torchvision and timm; or model.safetensors
 
 The ONNX model takes images as validation prepares them, uint8 (N, size, size, 3) RGB, under the
@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.command_line import Parser
-from rn50.common import Output, contains
+from rn50.common import Output, contains, find_checkpoint
 from rn50.installed import has
 from rn50lib import checkpoint
 from rn50lib.config import TrainConfig
@@ -91,12 +91,11 @@ def export(prefix: str | Path, epoch: int, output: Path) -> None:
 def main(argv: list[str]) -> int:
     parser = Parser(prog="rn50 export", description="Write a checkpoint for other programs.")
     add = parser.add_argument
-    add("prefix", help="the --model-prefix of the training run")
+    add("prefix", help="the --model-prefix of the training run, or a checkpoint's file")
     add("epoch", type=int, nargs="?", help="the epoch (default: the last)")
     formats = "FILE.onnx; or FILE.pth or FILE.safetensors, weights for torchvision and timm"
     add("-o", "--output", type=Path, required=True, help=formats)
-    args = parser.parse_args(argv)
-    epoch = args.epoch if args.epoch is not None else max(checkpoint.epochs(args.prefix), default=0)
-    export(args.prefix, epoch, args.output)
+    args = parser.parse_intermixed_args(argv)
+    export(*find_checkpoint(args.prefix, args.epoch), args.output)
     print(args.output)
     return 0

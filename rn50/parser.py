@@ -111,8 +111,9 @@ def config_parser(verb: str) -> Parser:
     rows = [f"  {name:21} {explanation(FLAGS[name])}" for name in RARE]
     filled = [textwrap.fill(row, 96, subsequent_indent=" " * 24) for row in rows]
     parser = Parser(
-        prog=f"rn50 {verb}", description=VERBS[verb].capitalize() + ".", allow_abbrev=False,
-        add_help=False, epilog="\n".join(["names for --set:", *filled]),
+        prog=f"rn50 {verb}", usage=f"rn50 {verb} [FLAGS]", allow_abbrev=False,
+        description=VERBS[verb].capitalize() + ".", add_help=False,
+        epilog="\n".join(["names for --set:", *filled]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument(
@@ -157,7 +158,7 @@ def parse_given(
     A flag wins over the preset, and that over the file of --config. Of both, the names in `without`
     are left out. Raises UserError.
     """
-    args = parser.parse_args(argv)
+    args = parser.parse_intermixed_args(argv)
     given: Given = {}
     for source, values in sources(args):
         given |= read_values(values, source, without)

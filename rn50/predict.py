@@ -1,22 +1,24 @@
 """`rn50 predict`: class probabilities of images, prepared as validation prepares them.
 
-rn50 predict PREFIX EPOCH a.jpg folder           # the three most likely classes of each image
+rn50 predict PREFIX a.jpg folder                 # the three most likely classes of each image
 rn50 predict PREFIX EPOCH --split val -o out.npz # a whole split, as arrays
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
 
 from data_prep.command_line import Parser, whole
 from rn50.autoconfig import best_engine, resolve, stored_values
-from rn50.common import Output, contains
+from rn50.common import Output, contains, find_checkpoint
 from rn50lib import checkpoint
 from rn50lib.config import FLAGS, TrainConfig
 from rn50lib.data.classes import Classes
@@ -84,9 +86,32 @@ def trained_as(prefix: str | Path, epoch: int, **values: Any) -> TrainConfig:
     return resolve({**given, **stored, **values}, machine(), stored["num_classes"]).config
 
 
-def prepare(images: Any, i: int, config: TrainConfig) -> np.ndarray:
-    """Return image i as validation sees it: uint8 (size, size, 3). Raises UserError."""
-    return ImageDecoder(images, False, config).decode(0, i)
+def prepare(
+    images: Any, config: TrainConfig, batch_size: int
+) -> Iterator[list[np.ndarray | UserError]]:
+    """Yield batches of images as validation sees them, uint8 (size, size, 3), or their errors.
+
+    While the caller computes, threads decode the next batch.
+    """
+    decoder, reading = ImageDecoder(images, False, config), Lock()
+
+    def prepare_one(i: int) -> np.ndarray | UserError:
+        try:
+            with reading:  # a data set opens its files at the first read
+                data = images.read(i)
+            return decoder.decode_crop(data, 0, i)
+        except UserError as error:
+            return error
+
+    with ThreadPoolExecutor(config.data_nthreads or 1) as pool:
+
+        def submit(start: int) -> Iterator[np.ndarray | UserError]:
+            return pool.map(prepare_one, range(start, min(start + batch_size, len(images))))
+
+        waiting = submit(0)
+        for start in range(0, len(images), batch_size):
+            batch, waiting = list(waiting), submit(start + batch_size)
+            yield batch
 
 
 def predict(
@@ -114,21 +139,22 @@ def predict(
     step = build_step(config, net, comm.connect())
     step.load({name: found.arrays[name] for name in net.arrays()})  # the velocity is not needed
     probabilities, bad = np.empty((len(images), net.num_classes), np.float32), []
-    # every batch has the full size, as in validation: a kernel that rounds by size rounds alike
-    batch = np.zeros((config.batch_size, config.image_shape, config.image_shape, 3), np.uint8)
-    for start in range(0, len(images), config.batch_size):
-        rows = min(config.batch_size, len(images) - start)
-        for row in range(rows):
-            try:
-                batch[row] = prepare(images, start + row, config)
-            except UserError as error:
+    # the last batch has the same size: what was compiled or captured for it fits
+    size, done = min(config.batch_size, len(images)), 0
+    batch = np.zeros((size, config.image_shape, config.image_shape, 3), np.uint8)
+    for made in prepare(images, config, size):
+        for row, image in enumerate(made):
+            if isinstance(image, UserError):
                 # `verify`, its remedy, is for data sets
-                problem = error.args[0] if isinstance(images, Files) else error
+                problem = image.args[0] if isinstance(images, Files) else image
                 print(f"error: {problem}", file=sys.stderr, flush=True)
-                bad.append(start + row)
-        probabilities[start : start + rows] = step.predict(batch)[:rows]
+                bad.append(done + row)
+            else:
+                batch[row] = image
+        probabilities[done : done + len(made)] = step.predict(batch)[: len(made)]
+        done += len(made)
         failed = f", {len(bad)} not read" if bad else ""
-        print(f"{start + rows} of {len(images)} images{failed}", file=sys.stderr, flush=True)
+        print(f"{done} of {len(images)} images{failed}", file=sys.stderr, flush=True)
     probabilities[bad] = np.nan
     return probabilities, bad
 
@@ -188,9 +214,9 @@ def main(argv: list[str]) -> int:
         prog="rn50 predict", description="Predict class probabilities with a checkpoint."
     )
     add = parser.add_argument
-    add("prefix", help="the --model-prefix of the training run")
-    add("epoch", type=int, help="the epoch of the checkpoint")
-    add("images", nargs="*", type=Path, help="image files, or folders of them")
+    add("prefix", help="the --model-prefix of the training run, or a checkpoint's file")
+    add("images", nargs="*", help="image files, or folders of them; before them, a number is the"
+        " epoch (default: the last)")  # fmt: skip
     add("--split", choices=("train", "val"), help="a whole split of the data set")
     add("--data-root", help="the data set (default: that of the training)")
     add("-o", "--output", type=Path, help="write all probabilities to FILE.npz")
@@ -199,31 +225,34 @@ def main(argv: list[str]) -> int:
     add("--engine", choices=FLAGS["engine"].choices, help=FLAGS["engine"].help)
     add("--dtype", choices=FLAGS["dtype"].choices,
         help="precision (default: that of the training, if this machine has it)")  # fmt: skip
-    args = parser.parse_args(argv)
-    if bool(args.images) == bool(args.split):
+    args = parser.parse_intermixed_args(argv)
+    words = args.images
+    number = int(words.pop(0)) if words and words[0].isdecimal() else None
+    if bool(words) == bool(args.split):
         parser.error("name image files or folders, or use --split val: one of the two")
     output = None
     if args.output:
         if args.output.suffix != ".npz" and not is_stream(args.output):
             raise UserError(f"--output {args.output}: name a file that ends in .npz")
         output = Output("--output", args.output, "a file of rn50 predict", contains(MEMBER))
-    root = args.data_root or trained_as(args.prefix, args.epoch).data_root
-    images: Any = find_files(args.images)
+    prefix, epoch = find_checkpoint(args.prefix, number)
+    images: Any = find_files(map(Path, words))
     data = None
-    if args.split or args.data_root:
+    if args.split:
         from rn50lib.data.source import open_source
         from rn50lib.run_setup import print_sources
 
-        if args.split:
-            images = open_source(root, args.split)
-            print_sources({args.split: images}, every=False)
-        data = images.classes if args.split else classes_there(root)
-    classes = read_trained_classes(checkpoint.path(args.prefix, args.epoch), data)
+        images = open_source(args.data_root or trained_as(prefix, epoch).data_root, args.split)
+        print_sources({args.split: images}, every=False)
+        data = images.classes
+    elif args.data_root:
+        data = classes_there(args.data_root)
+    classes = read_trained_classes(checkpoint.path(prefix, epoch), data)
     names = ("engine", "dtype", "batch_size")
     values = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-    probabilities, bad = predict(args.prefix, args.epoch, images, **values)
+    probabilities, bad = predict(prefix, epoch, images, **values)
     labels = getattr(images, "labels", np.full(len(images), -1))
-    good = [i for i in range(len(images)) if i not in bad]
+    good = sorted({*range(len(images))} - {*bad})
     rows = [(images.name(i), int(labels[i]), probabilities[i]) for i in good]
     if output is None:
         for name, _, row in rows:

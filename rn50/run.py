@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rn50 import description, launch
 from rn50.autoconfig import Given, prepare
-from rn50.common import has_key, makes_a_model
+from rn50.common import find_checkpoint, has_key, makes_a_model
 from rn50.launch import is_local
 from rn50.parser import PRESETS, Parser, config_parser, parse_given
 from rn50.reports import is_report, is_trace
@@ -87,6 +87,7 @@ def launch_run(given: Given, run_dir: Path | None = None, dry_run: bool = False)
         print_resume_command("run", given, config)
     if status == 0:
         launch.say(f"report: {config.report or folder / 'report.json'}")
+        print_predict_command(config)
     return status
 
 
@@ -118,11 +119,15 @@ def with_model(resolved: Resolved, folder: Path) -> Resolved:
 def score(argv: list[str]) -> int:
     """Run `rn50 score`: validate a checkpoint, print its accuracy and write a report."""
     parser = run_parser("score")
-    parser.add_argument("prefix", help="the --model-prefix of the training run")
-    parser.add_argument("epoch", type=int, help="the epoch of the checkpoint")
+    parser.usage = "rn50 score [FLAGS] PREFIX [EPOCH]"
+    parser.add_argument(
+        "prefix", help="the --model-prefix of the training run, or a checkpoint's file"
+    )
+    parser.add_argument("epoch", type=int, nargs="?", help="the epoch (default: the last)")
     given, extra = parse_given(parser, argv)
+    prefix, epoch = find_checkpoint(extra.prefix, extra.epoch)
     given = {"num_epochs": 1, **given}
-    given |= {"model_prefix": extra.prefix, "load_epoch": extra.epoch, "only_inference": True}
+    given |= {"model_prefix": prefix, "load_epoch": epoch, "only_inference": True}
     if extra.dry_run:
         return launch_run(given, dry_run=True)
     folder = extra.run_dir or launch.new_run("score")
@@ -157,6 +162,14 @@ def train(argv: list[str]) -> int:
         if ended.code == TERMINATED and first:
             print_resume_command("train", given, resolved.config)
         raise
+
+
+def print_predict_command(config: TrainConfig) -> None:
+    """Print where a finished run left its model, and the command that predicts with it."""
+    prefix = config.model_prefix or ""
+    if checkpoint.saves(config) and (there := checkpoint.epochs(prefix)):
+        launch.say(f"model: {checkpoint.path(prefix, there[-1])}")
+        launch.say(f"predict with: {shlex.join(['rn50', 'predict', prefix, 'IMAGE.jpg'])}")
 
 
 def print_resume_command(verb: str, given: Given, config: TrainConfig) -> None:

@@ -3,9 +3,9 @@
 VERBS = {
     "run": "train; anything you omit is chosen for this machine",
     "train": "run one worker in this process",
-    "score": "validate a checkpoint: rn50 score PREFIX EPOCH",
+    "score": "validate a checkpoint: rn50 score PREFIX",
     "benchmark": "measure images per second by number of workers and batch size",
-    "predict": "predict class probabilities: rn50 predict PREFIX EPOCH a.jpg",
+    "predict": "predict class probabilities: rn50 predict PREFIX a.jpg",
     "import": "turn torchvision or timm weights into a checkpoint",
     "export": "write a checkpoint as ONNX, or as weights for torchvision and timm",
     "plot": "draw loss and accuracy curves from report files",

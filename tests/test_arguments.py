@@ -12,7 +12,6 @@ import pytest
     ("argv", "flag", "must"),
     [
         ("rn50 score m -1", "epoch", "at least 0"),
-        ("rn50 predict m -1 a.jpg", "epoch", "at least 0"),
         ("rn50 export m 1.5 -o a.onnx", "epoch", "a whole number"),
         ("rn50 predict m 1 a.jpg -b 0", "--batch-size", "at least 1"),
         ("rn50 score '' 1", "prefix", "a text that is not empty"),

@@ -111,7 +111,7 @@ def test_all_listed_verbs_exist(rn50: Run) -> None:
         ("run -e", "-e", "expected one argument"),
         ("run --preset RN50_FP64", "RN50_FP64", "RN50_FP32_1GPU"),
         ("run --no-dali --loader synthetic", "--no-dali", "not allowed with"),
-        ("score m", "epoch", "required"),
+        ("score", "prefix", "required"),
         ("score m one", "epoch", "one"),
         ("plot r.json", "-o", "required"),
         ("plot r.json -o c.png", "r.json", "cannot be read"),

@@ -224,7 +224,7 @@ def test_commands_agree(seed: int, tmp_path: Path, rn50: Run) -> None:
     assert Counter(predicted.values()) == Counter(label for label, _ in drawn.images["val"])
     paths = tuple(path for _, path in drawn.images["val"])
     done_as = full(image_shape=SIZE, val_resize=SIZE)
-    made = [prepare(Files(paths), i, done_as) for i in range(len(paths))]
+    made = next(prepare(Files(paths), done_as, len(paths)))
     assert_same_images(drawn, [label for label, _ in drawn.images["val"]], made, "predict")
 
 

@@ -183,7 +183,10 @@ def reencoded(root: Path) -> np.ndarray:
 def predict(root: Path) -> np.ndarray:
     files = Files(tuple(sorted((root / "val").glob("*/*"))))
     config = full(image_shape=SIZE, val_resize=SIZE)
-    return np.stack([prepare(files, i, config) for i in range(len(files))])
+    (made,) = prepare(files, config, len(files))
+    for error in (image for image in made if isinstance(image, UserError)):
+        raise error
+    return np.stack(made)
 
 
 OPENERS: dict[str, Callable[[Path], np.ndarray]] = {

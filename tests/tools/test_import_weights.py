@@ -342,5 +342,5 @@ def test_unsupported_networks_are_not_exported(rn50: Run, trained: Path, tmp_pat
     checkpoint.write_symbol("v1", net)
     identity = {"model": "resnet50 v1", "num_classes": 2}
     checkpoint.save("v1", checkpoint.Checkpoint(0, net.initial_arrays(), identity, {}, {}))
-    assert "no resnet50 v1" in rn50("export", "v1", "-o", "v1.pth").error
+    assert "no resnet50 v1" in rn50("export", "v1", "0", "-o", "v1.pth").error
     assert not list(tmp_path.glob("*.pth"))

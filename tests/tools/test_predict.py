@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from PIL import Image
 from rn50 import predict
 from rn50.reports import load
 from rn50lib.errors import UserError
-from tests.support import Photos
+from tests.support import Photos, full
 
 pytestmark = pytest.mark.needs("torch")
 
@@ -39,9 +40,44 @@ def test_files_are_predicted_in_order_and_like_the_data_set(
     assert predict.main([str(trained / "m"), "2", *map(str, files[::-1])]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(": ")[0] for line in lines] == [str(file) for file in files[::-1]]
-    one, _ = predict.predict(trained / "m", 2, predict.Files(tuple(files[:1])))
     three, _ = predict.predict(trained / "m", 2, predict.Files(tuple(files)))
-    assert one.shape == (1, three.shape[1]) and np.array_equal(one[0], three[0])
+    two_at_once, _ = predict.predict(trained / "m", 2, predict.Files(tuple(files)), batch_size=2)
+    np.testing.assert_allclose(two_at_once, three, rtol=1e-5)
+
+
+def test_one_image_is_not_computed_as_a_whole_batch(
+    trained: Path, photos: Photos, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rn50lib.torch.train_step import TorchStep
+
+    sizes, compute = [], TorchStep.predict
+
+    def count(step: TorchStep, images: np.ndarray) -> np.ndarray:
+        sizes.append(len(images))
+        return compute(step, images)
+
+    monkeypatch.setattr(TorchStep, "predict", count)
+    files = predict.Files(tuple(photos.files("val")[:3]))
+    predict.predict(trained / "m", 2, predict.Files(files.paths[:1]))
+    predict.predict(trained / "m", 2, files, batch_size=2)
+    assert sizes == [1, 2, 2]
+
+
+def test_the_next_batch_is_decoded_while_one_is_computed(photos: Photos) -> None:
+    """One that cannot be read is an error in its place, and at most one batch is ahead."""
+    started = [threading.Event() for _ in range(6)]
+
+    class Watched(predict.Files):
+        def read(self, i: int) -> bytes:
+            started[i].set()
+            return super().read(i)
+
+    files = Watched((*photos.files("val")[:5], Path("gone.jpg")))
+    batches = predict.prepare(files, full(image_shape=32, val_resize=32), 2)
+    next(batches)
+    assert all(event.wait(60) for event in started[2:4])
+    assert not any(event.is_set() for event in started[4:])
+    assert [type(image) for image in [*batches][-1]] == [np.ndarray, UserError]
 
 
 def test_a_turned_photo_is_predicted_upright(trained: Path, tmp_path: Path) -> None:
@@ -79,7 +115,7 @@ def test_engines_score_but_do_not_train(
     trained: Path, photos: Photos, rn50, tmp_path: Path
 ) -> None:
     prefix, root = str(trained / "m"), ("--data-root", photos.root)
-    scored = rn50("score", prefix, "2", *root, "--engine", "openvino", "--report", "s.json")
+    scored = rn50("score", prefix, *root, "--engine", "openvino", "--report", "s.json")
     assert scored.status == 0, scored.err
     before = load(trained / "report.json")["metrics"]["val.top1"][-1]
     assert load(tmp_path / "s.json")["metrics"]["val.top1"] == [before]
@@ -103,12 +139,38 @@ def test_one_split_names_the_classes(
         predict.main(argv)
 
 
+@pytest.mark.parametrize(
+    ("name", "words", "shown"),
+    [
+        ("m", [], "epoch 2, the last"),
+        ("m", ["-b", "4"], "epoch 2, the last"),
+        ("m", ["-b", "4", "1"], ""),
+        ("m", ["1", "-b", "4"], ""),
+        ("m-0001.safetensors", [], ""),
+        ("m-0001.safetensors", ["1"], ""),
+    ],
+)
+def test_a_checkpoint_is_named_by_prefix_and_epoch_or_by_its_file(
+    trained: Path, photos: Photos, capsys, name: str, words: list[str], shown: str
+) -> None:
+    image = str(photos.files("val")[0])
+    expected, _ = predict.predict(trained / "m", 2 if shown else 1, predict.Files((Path(image),)))
+    capsys.readouterr()
+    assert predict.main([str(trained / name), *words, image]) == 0
+    out, err = capsys.readouterr()
+    assert f"{100 * expected.max():.1f}%" in out
+    assert shown in err and ("the last" in err) == bool(shown)
+
+
 def test_bad_input_is_named(trained: Path, tmp_path: Path) -> None:
     prefix = str(trained / "m")
     with pytest.raises(UserError, match="epochs there are under this prefix: 1, 2"):
         predict.main([prefix, "7", "a.jpg"])
-    with pytest.raises(UserError, match="none-symbol.json cannot be read"):
+    with pytest.raises(UserError, match=r"no checkpoint .*none-0001"):
         predict.main([str(tmp_path / "none"), "1", "a.jpg"])
+    (tmp_path / "none-0001-00000008.safetensors").touch()  # from within an epoch
+    with pytest.raises(UserError, match="there is no checkpoint of a whole epoch"):
+        predict.main([str(tmp_path / "none"), "a.jpg"])
     with pytest.raises(UserError, match=r"o\.csv: .*\.npz"):
         predict.main([prefix, "2", "a.jpg", "-o", str(tmp_path / "o.csv")])
     with pytest.raises(SystemExit):

@@ -414,6 +414,8 @@ def test_run_in_separate_processes(run_cli: Run, photos: Photos, tmp_path: Path)
     assert "ends after epoch 3, inside its warm-up of 5" in done.stderr
     (folder,) = (tmp_path / "runs").iterdir()
     assert f"report: {folder / 'report.json'}" in done.stderr
+    assert f"model: {folder / 'model'}-0003.safetensors" in done.stderr
+    assert f"predict with: rn50 predict {folder / 'model'} IMAGE.jpg" in done.stderr
     assert checkpoint.epochs(folder / "model") == [2, 3]  # the newest two
     told = strict_json(folder / "experiment.json")
     assert (told["experiment"]["batch_size"], told["reasons"]["num_epochs"]) == (32, "given")
