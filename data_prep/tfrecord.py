@@ -27,7 +27,7 @@ from data_prep.tfrecordwriter import format_index, image_names, prepare
 from rn50lib.data.classes import check_agreement
 from rn50lib.data.sampler import epoch_order
 from rn50lib.data.scan import SPLITS, describe_contents
-from rn50lib.data.source import ShardSource, Source, open_source
+from rn50lib.data.source import ShardSource, Source, describe_changes, open_source
 from rn50lib.data.tfrecord import SPLIT_PREFIX, TFRecordReader, find_shards, index_path, shard_name
 from rn50lib.errors import UserError
 from rn50lib.files import NAMES, format_bytes, write_file
@@ -125,9 +125,11 @@ def convert(
             f"{', '.join(f'{n:,} {SPLIT_PREFIX[s]}' for s, n in counts.items())} shards; wrote "
             f"{total:,} images, {format_bytes(written)} in {took}"
         )
-        for source in sources.values():
+        for split, source in sources.items():
             if source.left_out:
                 print(f"{source.path}{source.left_out.note}")
+            if changes := describe_changes(source, split):
+                print(f"note: {changes}")
     return out
 
 

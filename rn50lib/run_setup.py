@@ -66,11 +66,15 @@ def describe_sources(sources: dict[str, Any]) -> dict[str, str]:
 
 
 def print_sources(sources: dict[str, Any], every: bool = True) -> None:
-    """Print what each split holds and what was left out of it; unless `every`, only the latter."""
+    """Print what each split holds and lacks; unless `every`, only the splits that lack images."""
+    from rn50lib.data.source import describe_changes
+
     for split, text in describe_sources(sources).items():
-        note = sources[split].left_out.note
+        note, changes = sources[split].left_out.note, describe_changes(sources[split], split)
         if every or note:
             print(f"  {split}: {text}{note}", file=sys.stderr, flush=True)
+        if changes:
+            print(f"  note: {changes}", file=sys.stderr, flush=True)
 
 
 def check_classes_of_splits(config: TrainConfig, sources: dict[str, Any]) -> Classes | None:

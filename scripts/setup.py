@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 
 if sys.version_info < (3, 10):  # noqa: UP036 - before anything that an older Python cannot read
-    sys.exit("error: Python 3.10 or later is needed; name one with `make PYTHON=python3.12`")
+    sys.exit("error: Python 3.11 or 3.12 is needed: README.md says how to get one without root")
 
 import argparse
 import hashlib
@@ -68,7 +68,7 @@ def main() -> int:
         return 0
     kept = kept_packages() if has_cuda_framework() else None
     if kept is None:
-        use_python_of_the_pins()
+        use_python_of_the_pins(venv)
     try:
         Setup(venv, args.plan).all(kept, args.dali, args.add.split(), args.retry)
     except SetupError as error:
@@ -376,15 +376,21 @@ def start_over(venv: Path) -> None:
         os.execv(base, [base, *sys.argv])
 
 
-def use_python_of_the_pins() -> None:
-    """Start again with a Python for which the pinned versions have wheels, unless this is one."""
+def use_python_of_the_pins(venv: Path) -> None:
+    """Start again with a Python for which the pinned versions have wheels, unless this is one.
+
+    The environment's own comes first, so that PYTHON is passed only once.
+    """
     if f"python3.{sys.version_info[1]}" in PINS_RUN_ON:
         return
-    for python in filter(None, map(shutil.which, PINS_RUN_ON)):
-        os.execv(python, [python, *sys.argv])
+    for folder in (str(venv / "bin"), None):  # None: those on PATH
+        for python in filter(None, (shutil.which(name, path=folder) for name in PINS_RUN_ON)):
+            os.execv(python, [python, *sys.argv])
     sys.exit(
         f"error: the pinned versions need Python 3.11 or 3.12, and this is"
-        f" {platform.python_version()}: name one with `make PYTHON=/path/to/python3.12`"
+        f" {platform.python_version()}: name one with `make lab PYTHON=/path/to/python3.12`. One"
+        " way to install it without root: `curl -LsSf https://astral.sh/uv/install.sh | sh`, then,"
+        " in a new shell, `uv python install 3.12` and `make lab PYTHON=$(uv python find 3.12)`"
     )
 
 

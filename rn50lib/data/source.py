@@ -44,7 +44,7 @@ from rn50lib.data.tfrecord import (
     scan_shards,
     sidecar_path,
 )
-from rn50lib.errors import UserError
+from rn50lib.errors import UserError, first_names
 from rn50lib.files import NAMES
 
 VERIFY = ("verify",)  # the remedy of an image that cannot be used: others may be like it
@@ -118,6 +118,30 @@ def open_source(root: str | os.PathLike, split: str, data_format: str = "auto") 
     """
     root = _check_root(root)
     return _form(root, data_format).open(root, split)
+
+
+def describe_changes(source: Source, split: str) -> str:
+    """Return the classes of which newer class folders hold another number of images than a pack.
+
+    Older folders are not listed: a pack spares that, and has fewer if unusable images were skipped.
+    """
+    folder, packed = source.root / split, getattr(source, "shards", [source.path])
+    if source.format == "files" or not folder.is_dir():
+        return ""
+    oldest = min(os.stat(path).st_mtime for path in packed)
+    counts = np.bincount(source.labels, minlength=len(source.classes))
+    changed = []
+    for name, count in zip(source.classes, counts, strict=True):
+        if (folder / name).is_dir() and os.stat(folder / name).st_mtime > oldest:
+            images = len(list_folder(folder / name).images)
+            if images != count:
+                changed.append(f"{name} {images:,} instead of {count:,}")
+    if not changed:
+        return ""
+    return (
+        f"{folder} is newer than {source.path} and has other images ({first_names(changed)}): list"
+        " and pack again, or pass --data-format files"
+    )
 
 
 # -- the data root -------------------------------------------------------------------------------

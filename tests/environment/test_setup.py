@@ -102,6 +102,24 @@ def test_unknown_dali_is_an_error_of_one_line(repository: Path, base: Path, tmp_
     assert done.stderr.startswith("error: DALI=cuda99: use one of cuda110, cuda120, cuda130")
 
 
+def test_a_newer_python_looks_for_one_of_the_pins_or_says_how_to_get_one(
+    repository: Path, tmp_path: Path
+) -> None:
+    base, venv = tmp_path / "base", tmp_path / "v"
+    fake_site.base_python(base)
+    newer = "import sys; sys.version_info = (3, 13, 0, 'final', 0)"
+    (fake_site.site_packages(base) / "newer.pth").write_text(newer)
+    done = setup(repository, base, "--plan", "--venv", str(venv))
+    assert done.returncode == 1 and len(done.stderr.splitlines()) == 1
+    assert "`make lab PYTHON=$(uv python find 3.12)`" in done.stderr
+    for folder in (tmp_path / "path", venv / "bin"):  # the environment's comes first
+        folder.mkdir(parents=True)
+        (folder / "python3.12").write_text(f"#!/bin/sh\necho {folder}")
+        (folder / "python3.12").chmod(0o755)
+        done = setup(repository, base, "--plan", "--venv", str(venv), PATH=str(tmp_path / "path"))
+        assert done.stdout == f"{folder}\n", done.stderr
+
+
 @pytest.mark.acceptance  # test_container_frameworks_survive has a whole set-up, and a second one
 def test_only_a_changed_list_is_installed_again(
     repository: Path, base: Path, tmp_path: Path

@@ -18,6 +18,7 @@ from data_prep.tfrecordwriter import frame_record, serialize_example
 from rn50lib.data.scan import EMPTY, LeftOut
 from rn50lib.data.source import open_source
 from rn50lib.errors import UserError
+from rn50lib.run_setup import print_sources
 from tests.conftest import clean_environment
 from tests.records.conftest import refused
 from tests.support import TINY, strict_json, write_photo
@@ -105,6 +106,30 @@ def test_images_beyond_num_examples_are_counted(root: Path, rn50: Callable) -> N
     assert "left out: 2 images beyond --num-examples" in done.err
     left_out = strict_json(Path("r.json"))["env"]["left_out"]["train"]
     assert left_out == {"images beyond --num-examples": 2}
+
+
+@pytest.mark.parametrize("pack", [im2rec.ensure_records, tfrecord.ensure_tfrecord])
+def test_class_folders_that_changed_after_packing_are_named(
+    root: Path, pack: Callable, capsys: pytest.CaptureFixture
+) -> None:
+    form = "recordio" if pack(root).name == "records" else "tfrecord"
+    train = root / "train"
+
+    def printed(newer: bool) -> str:
+        for name in CLASSES:
+            os.utime(train / name, (0, 0) if not newer else (2**32, 2**32))
+        print_sources({"train": open_source(root, "train", form)})
+        return capsys.readouterr().err
+
+    assert "note" not in printed(newer=True)  # a copy of the data set, with the same images
+    (train / "red/00.jpg").unlink()
+    shutil.copy(train / "blue/00.jpg", train / "blue/new.jpg")
+    _, line = printed(newer=True).splitlines()
+    assert f"note: {train} is newer" in line and "--data-format files" in line
+    assert "(blue 7 instead of 6, red 5 instead of 6)" in line
+    tfrecord.convert(root, root / "shards", jobs=0)  # of records if there are any, else of folders
+    assert (line.strip() in capsys.readouterr().out) == (form == "recordio")
+    assert "note" not in printed(newer=False)  # unusable images were skipped when it was packed
 
 
 def test_skipped_images_are_counted_by_reason(root: Path, capsys: pytest.CaptureFixture) -> None:
