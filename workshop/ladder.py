@@ -33,7 +33,8 @@ TECHNIQUES = {
     "DALI": r"\bnvidia\.dali\b",
     "autocast": r"\bautocast\(",
     "a setting of rung 5": (
-        r"\b(channels_last|cudnn\.benchmark|set_num_threads|Compression|fp16_compress)"
+        r"\b(channels_last|output_layout *= *.HWC|cudnn\.benchmark|set_num_threads|Compression"
+        r"|fp16_compress)"
     ),
     "torch.compile": r"\btorch\.compile\(|\.compile\(\)",
 }

@@ -120,6 +120,7 @@ def test_finished_scripts_have_no_known_mistake(script: Path) -> None:
     "line",
     [
         "torch.set_num_threads(1)",
+        "fn.crop_mirror_normalize(output_layout='HWC')",
         "model.register_comm_hook(None, default_hooks.fp16_compress_hook)",
     ],
 )
@@ -162,6 +163,8 @@ def test_script_trains_and_reports(script: str, photos: Photos, tmp_path: Path) 
     check_trace(trace, script != "1_single", compiled=script.startswith("6"))
     state = torch.load(weights, weights_only=True)
     assert state["fc.weight"].shape == (6, 2048)
+    last = state["layer1.0.conv2.weight"].is_contiguous(memory_format=torch.channels_last)
+    assert last == (script in ("5_tuned_ddp", "6_compiled_ddp"))
 
 
 UNUSED = """# import horovod
