@@ -237,7 +237,8 @@ def in_8_bits(content: bytes, images: np.ndarray) -> bytes:
         file, small = Path(folder, "file.onnx"), Path(folder, "small.onnx")
         file.write_bytes(content)
         shape_inference.quant_pre_process(str(file), str(file))  # it folds batch norms
-        quantization.quantize_static(str(file), str(small), Images(), per_channel=True)
+        unsigned = {"activation_type": quantization.QuantType.QUInt8}  # on x86 twice as fast
+        quantization.quantize_static(str(file), str(small), Images(), per_channel=True, **unsigned)
         return small.read_bytes()
 
 

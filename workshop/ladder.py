@@ -33,10 +33,12 @@ TECHNIQUES = {
     "DALI": r"\bnvidia\.dali\b",
     "autocast": r"\bautocast\(",
     "a setting of rung 5": (
-        r"\b(channels_last|cudnn\.benchmark|set_num_threads|Compression|fp16_compress)"
+        r"\b(channels_last|output_layout *= *.HWC|cudnn\.benchmark|set_num_threads|Compression"
+        r"|fp16_compress)"
     ),
     "torch.compile": r"\btorch\.compile\(|\.compile\(\)",
 }
+SETTINGS = {"a setting of rung 5", "torch.compile"}  # that a script of any rung may use
 GAP = "...  # your code"
 GAPS = {  # the line before each part of train.py that you write in notebook 02, and what it is
     "def __getitem__(self, i):": "the lines of your __getitem__",
@@ -115,24 +117,28 @@ def with_gaps(text: str) -> str:
 
 def has_gaps(script: Path) -> bool:
     """Return True if a part that you write is still missing from a script."""
-    return bool(re.search(r"(?m)^\s*\.\.\.\s*(#.*)?$", _text(script)))
+    return bool(re.search(r"(?m)^\s*\.\.\.\s*$", _code(_text(script))))
 
 
 def is_rung_1(script: Path) -> bool:
-    """Return True for a script without gaps that uses nothing of a later rung."""
-    return not has_gaps(script) and not _used(script)
+    """Return True for a script without gaps that uses nothing of a later rung but settings."""
+    return not has_gaps(script) and _used(script) <= SETTINGS
 
 
 def script(rung: str) -> Path:
-    """Return your train.py if it uses what this rung needs and no more, or the finished script.
+    """Return your train.py if it uses what this rung needs, or the finished script.
 
-    If there is no train.py, it becomes the script with which the notebook begins; an existing file
-    is never changed.
+    It may use settings of later rungs, too, but no other technique: a line says that their gain
+    counts for this rung. If there is no train.py, it becomes the script with which the notebook
+    begins; an existing file is never changed.
     """
     why = why_not_yours(rung)
     own, wanted = _own(), finished(rung)
     if not why:
-        print("\n".join([f"Using your script {own}", *_warnings(_text(own))]))
+        lines = [f"Using your script {own}"]
+        if more := _used(own) - _used(wanted):
+            lines += [f"It also uses {' and '.join(sorted(more))}: the gain counts for this rung."]
+        print("\n".join([*lines, *_warnings(_text(own))]))
         return own
     print(f"{own} {why}: using the finished {wanted.name} instead")
     if has_gaps(own):
@@ -147,12 +153,12 @@ def why_not_yours(rung: str) -> str:
     yours, needed = _used(own), _used(wanted)
     if has_gaps(own):
         return f"still has lines `{GAP}`"
-    if yours == needed:
-        return ""
     lacks, has = (
         ", ".join(sorted(names, key=lambda name: (name in LIBRARIES.values(), name)))
-        for names in (needed - yours, yours - needed)
+        for names in (needed - yours, yours - needed - SETTINGS)
     )
+    if not lacks and not has:
+        return ""
     if not yours & {"Horovod", "DDP"}:  # either would do
         lacks = re.sub(r"\b(Horovod|DDP)\b", "Horovod or DDP", lacks)
     why = f"does not use {lacks} yet" if lacks else f"already uses {has}"
@@ -328,7 +334,7 @@ def _prepare(
 def _words(path: Path, flags: Mapping[str, Any]) -> list[object]:
     """Return the arguments of a script: its data set, and flags."""
     words: list[object] = [
-        "--data", shards() if "readers.tfrecord" in _text(path) else session.need().data_root
+        "--data", shards() if "readers.tfrecord" in _code(_text(path)) else session.need().data_root
     ]  # fmt: skip
     for flag, value in flags.items():
         words += [f"--{flag.replace('_', '-')}", value]
@@ -389,15 +395,20 @@ def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace")
 
 
+def _code(text: str) -> str:
+    """Return a script's text without comments and docstrings, also if Python cannot parse it."""
+    return re.sub(r"#.*|(\"{3}|'{3})(?s:.*?)\1", "", text)
+
+
 def _used(script: Path) -> set[str]:
     """Return which of the techniques of the rungs a script uses."""
-    code = re.sub(r"#.*", "", _text(script))
+    code = _code(_text(script))
     return {name for name, pattern in TECHNIQUES.items() if re.search(pattern, code)}
 
 
 def _warnings(text: str) -> list[str]:
     """Return a line for each mistake of a script that its measurements do not show."""
-    code = re.sub(r"#.*", "", text)
+    code = _code(text)
     return [f"✗ {remedy}" for has, needs, remedy in MISTAKES
             if re.search(has, code) and not re.search(needs, code)]  # fmt: skip
 

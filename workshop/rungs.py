@@ -27,7 +27,7 @@ RUNGS = {
 }
 LIBRARIES = {"horovod": "Horovod", "ddp": "DDP"}
 PARTS = ("compute", "communication", "input")
-GPUS = {  # published, and recorded of the finished scripts (one GPU: rung 2 changes nothing)
+GPUS = {  # published, and recorded of earlier scripts (one GPU: rung 2 changes nothing)
     "V100, FP32": "published.v100.1gpu.fp32.ips",
     "V100, FP16": "published.v100.1gpu.fp16.ips",
     "4 V100s, FP16": "published.v100.4gpu.fp16.ips",
@@ -182,8 +182,10 @@ def _draw_gpus(axes: Axes, gpus: Mapping[str, float]) -> str:
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.grid(visible=False, axis="y")
     gain = [*gpus.values()][-1] / gpus["H100, 02: one device"]
-    axes.set_title(f"One H100: the script is {gain:.1f} × as fast after notebook 08 as after 02")
-    source = "V100: published, batch 96 or 208; H100: recorded, batch 128, 12 workers, JPEG files"
+    axes.set_title(f"One H100: the script was {gain:.1f} × as fast after notebook 08 as after 02")
+    source = (
+        "V100: published, batch 96 or 208; H100: recorded, earlier scripts, batch 128, 12 workers"
+    )
     axes.set_xlabel(f"images/s at 224 px\n{source}")
     return f"{'; '.join(f'{name} {rate:,.0f} images/s' for name, rate in gpus.items())}."
 

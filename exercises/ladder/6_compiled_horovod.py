@@ -31,7 +31,7 @@ parser.add_argument("--trace", type=Path, help="slow three steps, and write thei
 
 @pipeline_def
 def photos(folder, size, device, rank, ranks):
-    """Read a rank's share of TFRecord shards; return normalised crops (NCHW) and labels."""
+    """Read a rank's share of TFRecord shards; return normalised crops (NHWC) and labels."""
     shards, index = (sorted(map(str, folder.glob(f"{name}train-*"))) for name in ("", "index/"))
     image = tfrecord.FixedLenFeature([], tfrecord.string, "")
     label = tfrecord.FixedLenFeature([1], tfrecord.int64, 0)
@@ -43,14 +43,18 @@ def photos(folder, size, device, rank, ranks):
     images = fn.decoders.image_random_crop(
         data["image/encoded"], device=decoder, random_area=[0.37, 0.75], random_aspect_ratio=[1, 1]
     )
-    images = fn.crop_mirror_normalize(fn.resize(images, size=[size, size]), mean=127.5, std=127.5)
+    images = fn.crop_mirror_normalize(
+        fn.resize(images, size=[size, size]), mean=127.5, std=127.5, output_layout="HWC"
+    )
     return images, data["image/class/label"] - 1  # shards count classes from 1
 
 
 def endless(loader):
     """Yield batches, epoch after epoch."""
     for (batch,) in DALIClassificationIterator(loader):  # without a size it never ends
-        yield batch["data"], batch["label"].squeeze(1)
+        # Tensor Cores read channels last; the weights keep their layout for Horovod
+        images = batch["data"].permute(0, 3, 1, 2)  # NCHW, without a copy
+        yield images, batch["label"].squeeze(1)
 
 
 def profiler(file, warm_up):
@@ -107,8 +111,6 @@ def main():
             with record_function("input"):
                 images, labels = next(batches)
                 images, labels = images.to(device), labels.to(device)
-                # Tensor Cores read channels last; the weights keep their layout for Horovod
-                images = images.contiguous(memory_format=torch.channels_last)
             ready = now()
             with record_function("forward"), torch.autocast(device.type, half):
                 loss = F.cross_entropy(compiled(images), labels)

@@ -219,7 +219,7 @@ print(f"At this rate, your formula gives {seconds:.1f} s;", end=" ")
 print(f"including each epoch's first step, training took {total:.1f} s.")
 
 # %% [markdown]
-# The published runs took 82.0 and 22.9 hours, 2 to 3% more than the formula gives. FP16, with a larger batch, is 3.6 times as fast. The H100's images were synthetic; with real ones and batch 128, the course's script reached 4,107 per second. Eight V100s reach 10,263.2 images/s (published), only 7.1 times the speed of one. They also have to exchange gradients, and they share the host's processors and its storage, which must deliver 1.2 GB/s.
+# The published runs took 82.0 and 22.9 hours, 2 to 3% more than the formula gives. FP16, with a larger batch, is 3.6 times as fast. The H100's images were synthetic; with real ones and batch 128, an earlier version of the course's script reached 4,107 per second. Eight V100s reach 10,263.2 images/s (published), only 7.1 times the speed of one. They also have to exchange gradients, and they share the host's processors and its storage, which must deliver 1.2 GB/s.
 #
 # **Try it:** how many V100s would finish the training in one hour in FP16, if each adds its full speed? And if each adds an eighth of the speed of eight?
 

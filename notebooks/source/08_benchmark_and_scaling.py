@@ -323,15 +323,15 @@ show("7. restarts, persistent workers", persistent, without)
 #
 # ## Before you buy: tune one device
 #
-# Rung 5, `5_tuned`, trains the same network with settings for the device:
+# Rung 5, `5_tuned`, adds settings for the device:
 #
-# - images in [channels last](../docs/troubleshooting.md#channels_last-has-no-effect-a-layer-loses-it), but not the weights: Horovod rejects weights in that layout;
+# - [channels last](../docs/troubleshooting.md#channels_last-has-no-effect-a-layer-loses-it): the images, from DALI without a copy (`output_layout="HWC"`, then `permute`); with DDP, the weights, too (Horovod rejects them);
 # - on a GPU, cuDNN's fastest kernels and 16-bit gradients on the wire: `hvd.Compression.fp16`, or `fp16_compress_hook` in DDP's `register_comm_hook`;
 # - on a CPU, `torch.set_num_threads`: the cores divided by `hvd.local_size()`, or by torchrun's variable `LOCAL_WORLD_SIZE`.
 #
 # Rung 6 adds `torch.compile` ([is it slow?](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step); Horovod then overlaps nothing).
 #
-# Change `runs/train.py` before you open the first diff. **Predict** rung 5's speed-up over rung 4 as `guess`, then run all rungs in turns. (Without any of these settings, the finished script runs instead. With fewer than two GPUs, each rung has one rank, and rung 2 is left out. Rung 6, always the finished script, needs a GPU and `compiled = True`, above.)
+# Change `runs/train.py` before you open the first diff. **Predict** rung 5's speed-up over rung 4 as `guess`, then run all rungs in turns. (Without any of these settings, the finished script runs instead. Without two GPUs, each rung has one rank, and rung 2 is left out. Rung 6, always the finished script, needs a GPU and `compiled = True`, above.)
 
 # %%
 from workshop import ladder
@@ -376,7 +376,7 @@ ladder.figure()
 # %% [markdown]
 # ## Where is the time going now?
 #
-# Compare rungs in the right half of the figure: its ratios are taken turn by turn. The bars on the left are medians of different turns and can mislead in either direction. If one dot is far from the others, something else ran: race again. With one rank on a CPU, rung 5 changes only the layout: expect little. (The recorded H100 gained 1.62, from the layout and cuDNN's fastest kernels.) On a CPU, nearly everything is *compute*, which `--trace` breaks down; a cheaper loader shortens it, too. A fast GPU also waits for *input* until rung 3. The MFU can fall although training gets faster: the peak is higher in 16 bits, but layers that only move bytes cannot use it.
+# Compare rungs in the right half of the figure: its ratios are taken turn by turn. The bars on the left are medians of different turns and can mislead. If one dot is far from the others, something else ran: race again. With one rank on a CPU, rung 5 changes only the layout: expect little. (The recorded H100 gained 1.62 from layout and kernels, in an earlier script that copied each batch.) On a CPU, nearly everything is *compute*, which `--trace` breaks down; a cheaper loader shortens it, too. A fast GPU also waits for *input* until rung 3. The MFU can fall although training gets faster: the peak is higher in 16 bits, but layers that only move bytes cannot use it.
 #
 # ## Predict several ranks, then explain
 #

@@ -120,6 +120,7 @@ def test_finished_scripts_have_no_known_mistake(script: Path) -> None:
     "line",
     [
         "torch.set_num_threads(1)",
+        "fn.crop_mirror_normalize(output_layout='HWC')",
         "model.register_comm_hook(None, default_hooks.fp16_compress_hook)",
     ],
 )
@@ -162,6 +163,16 @@ def test_script_trains_and_reports(script: str, photos: Photos, tmp_path: Path) 
     check_trace(trace, script != "1_single", compiled=script.startswith("6"))
     state = torch.load(weights, weights_only=True)
     assert state["fc.weight"].shape == (6, 2048)
+    last = state["layer1.0.conv2.weight"].is_contiguous(memory_format=torch.channels_last)
+    assert last == (script in ("5_tuned_ddp", "6_compiled_ddp"))
+
+
+UNUSED = """# import horovod
+'''
+Not with autocast(...), channels_last or torch.compile():
+...
+'''
+"""
 
 
 def test_own_script_is_used_for_the_rung_that_it_is_written_for(
@@ -177,14 +188,22 @@ def test_own_script_is_used_for_the_rung_that_it_is_written_for(
     assert "does not use DALI, autocast, Horovod or DDP yet" in capsys.readouterr().out
     assert ladder.script("2_ddp") == LADDER / "2_ddp.py"
     for library, rung in itertools.product(ladder.LIBRARIES, list(ladder.RUNGS)[1:]):
-        text = (LADDER / f"{rung}_{library}.py").read_text() + "# import horovod\nprint('mine')\n"
+        text = (LADDER / f"{rung}_{library}.py").read_text() + UNUSED + "print('mine')\n"
         (tmp_path / "train.py").write_text(text)  # with a change of the learner's own
         for asked in list(ladder.RUNGS)[1:]:
             finished = LADDER / f"{asked}_{library}.py"
-            assert ladder.script(asked) == (tmp_path / "train.py" if asked == rung else finished)
-            assert ("your script" in capsys.readouterr().out) == (asked == rung)
+            more = "4_amp" <= asked < rung  # only settings: their gain counts for the rung asked
+            mine = asked == rung or more
+            assert ladder.script(asked) == (tmp_path / "train.py" if mine else finished)
+            said = capsys.readouterr().out
+            assert ("your script" in said, "It also uses" in said) == (mine, more)
             assert ladder.finished(asked) == finished
         assert (tmp_path / "train.py").read_text() == text
+    shutil.copy(LADDER / "1_single.py", tmp_path / "train.py")
+    with (tmp_path / "train.py").open("a") as file:
+        file.write("torch.set_num_threads(1)\ntorch.compile(print)\n")
+    assert ladder.script("1_single") == tmp_path / "train.py"
+    assert "It also uses a setting of rung 5 and torch.compile:" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("number, rung", [("03", "1_single"), *ladder.BEFORE.items()])

@@ -344,6 +344,8 @@ WRAPPED = """            with torch.enable_grad():
         ({"class Photos(Dataset)": "class Photos"}, "○ train.py: it has no `main`, or not"),
         ({"def endless": "class Centred(Photos):\n    pass\n\n\ndef endless"},
          "○ train.py: it has no `main`, or not exactly one data set"),
+        ({"images.to(device)": "images.to(device, memory_format=torch.channels_last)"},
+         "✓ train.py: your crops and your step"),
         ({FORWARD: WRAPPED}, "✓ train.py: your crops and your step"),
         ({ZERO: "", '("input"):\n': f'("input"):\n{ZERO}'}, "✓ train.py: your crops"),
         ({ZERO: "", UPDATE: f"{UPDATE}{ZERO}"}, "✓ train.py: your crops"),
