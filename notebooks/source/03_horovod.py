@@ -458,7 +458,10 @@ rows = {
 }
 for what, seconds in rows.items():
     print(f"{1e3 * seconds:7.1f} ms  {what}")
-print(f"You predicted {'?' if guess is None else guess} ms.")
+print(f"You predicted {'?' if guess is None else guess} ms of messages.")
+if rests.min() > 0:
+    rest = (longer - waiting - messages) / longer
+    print(f"The rest, {rest:.0%} of what is added, is above 0 in all turns: computing got slower.")
 session.note("exposed_ms", 1e3 * messages, "ms", "exposed exchange of a pass, without waiting")
 
 # %% [markdown]

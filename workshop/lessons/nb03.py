@@ -225,6 +225,10 @@ AFTER_MISTAKES: tuple[Mistake, ...] = (
      "Give each message to the sender that is free first."),
     (not_clamped, "A time before the end of the pass is negative.",
      "If all messages arrive during the pass, nothing is exposed: max(0, …)."),
+    (lambda full, *rest: after_the_pass([0.0] * len(full), *rest),
+     "Messages leave before their buckets are full.",
+     "A message starts at the later of two times: its bucket is full, and a sender is free."),
+    (lambda *given: 1000 * after_the_pass(*given), "These are milliseconds.", "Return seconds."),
 )  # fmt: skip
 
 
