@@ -116,7 +116,8 @@ def trained(rn50: Run, photos: Photos, tmp_path: Path) -> Callable[..., Path]:
 def test_checkpoint_of_one_backend_works_in_the_other(
     rn50: Run, trained: Callable[..., Path], photos: Photos, first: str, second: str
 ) -> None:
-    prefix = trained(first, "one", "-e", "1")
+    schedule = ("--warmup-epochs", "5", "--lr-step-epochs", "30,60,80")  # whatever -e is
+    prefix = trained(first, "one", "-e", "1", *schedule)
     metrics = {}
     for backend in BACKENDS:
         report = f"{prefix}-{backend}.json"
@@ -132,8 +133,8 @@ def test_checkpoint_of_one_backend_works_in_the_other(
     assert metrics["torch"]["val.loss"] == pytest.approx(
         metrics["tensorflow"]["val.loss"], rel=1e-2
     )
-    resumed = trained(second, "one", "-e", "2", "--resume")
-    undisturbed = trained(first, "whole", "-e", "2")
+    resumed = trained(second, "one", "-e", "2", *schedule, "--resume")
+    undisturbed = trained(first, "whole", "-e", "2", *schedule)
     ours, theirs = (strict_json(Path(f"{p}.json"))["metrics"] for p in (undisturbed, resumed))
     assert ours["train.loss"][0] == theirs["train.loss"][0]
     assert ours["train.loss"][1] == pytest.approx(theirs["train.loss"][1], rel=0.02)

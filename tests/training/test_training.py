@@ -295,6 +295,11 @@ def test_a_resumed_run_says_what_is_left_and_what_differs(rn50: Run, photos: Pho
     assert "from now on --batch-size is 5, not " in again.err
     accumulated = resume(rn50, photos, *flags, "--resume", "-b", "4", "--macrobatch-size", "8")
     assert "from now on --macrobatch-size is 8, not unset" in accumulated.err
+    scaled = ("train", "--data-root", photos.root, *TINY, *flags[:-2], "--model-prefix", "s")
+    assert rn50(*scaled, "-e", "1", "--report", "s.json").status == 0
+    longer = rn50(*scaled, "-e", "3", "--report", "s.json", "--resume")
+    assert "from now on --num-epochs is 3, not 1" in longer.err
+    assert "from now on --lr-step-epochs is 1,2,2.67, not 0.33,0.67,0.89" in longer.err
     mistyped = resume(rn50, photos, *flags, "--resume", "--model-prefix", "mm")
     assert "under mm: starting from the first epoch" in mistyped.err
 
