@@ -325,7 +325,8 @@ def recipe_choices(values: Given, base: recipes.Recipe) -> Iterator[Choice]:
         yield "lr_step_epochs", (), f"a {schedule} schedule has none"
     if epochs != base.num_epochs:
         scaled = recipes.rescaled(base, epochs)
-        other = f"{why}'s, for {epochs} epochs instead of {base.num_epochs}"
+        covered = f"{epochs} epoch{'s' * (epochs != 1)}"
+        other = f"{why}'s, for {covered} instead of {base.num_epochs}"
         yield "warmup_epochs", scaled.warmup_epochs, other
         yield "lr_step_epochs", scaled.lr_step_epochs, other
     for name in FLAGS.keys() & vars(base).keys():

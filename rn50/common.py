@@ -36,7 +36,9 @@ def find_checkpoint(name: str, epoch: int | None) -> tuple[str, int]:
     """
     with contextlib.suppress(ValueError):
         prefix, of_file, images = checkpoint.parts(name)
-        if epoch in (None, of_file) and not images:
+        if epoch not in (None, of_file):
+            raise UserError(f"{name} is of epoch {of_file}, and {epoch} is asked for")
+        if not images:
             return prefix, of_file
     if epoch is not None:
         return name, epoch

@@ -256,7 +256,7 @@ def main(argv: list[str]) -> int:
     rows = [(images.name(i), int(labels[i]), probabilities[i]) for i in good]
     if output is None:
         for name, _, row in rows:
-            print(f"{name}: {best(row, classes)}")
+            print(f"{name if name.isprintable() else repr(name)}: {best(row, classes)}")
     elif rows:
         write(output, rows, [classes[i] for i in range(probabilities.shape[1])])
         print(args.output)

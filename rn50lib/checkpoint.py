@@ -408,7 +408,7 @@ def read(file: Path, with_arrays: bool) -> tuple[dict[str, str], dict[str, np.nd
     if not file.exists():
         prefix = parts(file)[0]
         there = ", ".join(str(e) for e in epochs(prefix)) or "none"
-        raise UserError(f"no checkpoint {file}; epochs there are under this prefix: {there}")
+        raise UserError(f"no checkpoint {file}; this prefix has epochs: {there}")
     try:
         with safe_open(file, framework="numpy") as opened:
             metadata = opened.metadata() or {}

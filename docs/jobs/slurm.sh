@@ -18,11 +18,14 @@
 set -u
 FOLDER=/nas/runs/first
 export NCCL_DEBUG=WARN
+# If the start hangs (docs/troubleshooting.md, "Initialisation hangs across hosts"), name the network:
+# export NCCL_SOCKET_IFNAME=ib0 GLOO_SOCKET_IFNAME=ib0
+RN50=rn50  # in a container: "apptainer exec --nv --bind /nas rn50.sif rn50"
 mkdir -p "$FOLDER"
 status=0
 # --wait: when the first worker exits, the others have 80 s to finish the checkpoint.
 srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --kill-on-bad-exit=0 --wait=80 \
-  rn50 train --data-root /nas/imagenet \
+  $RN50 train --data-root /nas/imagenet \
   --run-dir "$FOLDER" --model-prefix "$FOLDER/model" --set keep=2 --resume || status=$?
 if [ "$status" = 143 ]; then
   echo "stopped by SIGTERM: back in the queue, will resume from the newest checkpoint"

@@ -82,7 +82,7 @@ def training_flags(engine: str) -> list[str]:
     if engine == "slurm":
         script = (JOBS / "slurm.sh").read_text().replace("\\\n", "")
         (folder,) = re.findall(r"^FOLDER=(.+)$", script, re.MULTILINE)
-        (flags,) = re.findall(r"^srun .* rn50 train (.*) \|\|", script, re.MULTILINE)
+        (flags,) = re.findall(r"^srun .* \$RN50 train (.*) \|\|", script, re.MULTILINE)
         return shlex.split(flags.replace("$FOLDER", folder))
     container = container_of(read_job(engine))
     assert container["command"][-2:] == ["rn50", "train"]

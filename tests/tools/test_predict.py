@@ -164,7 +164,7 @@ def test_a_checkpoint_is_named_by_prefix_and_epoch_or_by_its_file(
 
 def test_bad_input_is_named(trained: Path, tmp_path: Path) -> None:
     prefix = str(trained / "m")
-    with pytest.raises(UserError, match="epochs there are under this prefix: 1, 2"):
+    with pytest.raises(UserError, match="this prefix has epochs: 1, 2"):
         predict.main([prefix, "7", "a.jpg"])
     with pytest.raises(UserError, match=r"no checkpoint .*none-0001"):
         predict.main([str(tmp_path / "none"), "1", "a.jpg"])

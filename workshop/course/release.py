@@ -14,8 +14,9 @@ from rn50lib.files import make_folder, write_file
 from workshop import masters
 from workshop.course import build
 
-FILES = ("README.md", "LICENSE", "CHANGELOG.md", "Makefile", "environment.yml", "pyproject.toml",
-         "requirements-cpu.txt", "requirements-gpu.txt", ".gitignore")  # fmt: skip
+FILES = ("README.md", "LICENSE", "CHANGELOG.md", "Makefile", "Dockerfile", "environment.yml",
+         "pyproject.toml", "requirements-cpu.txt", "requirements-gpu.txt", ".dockerignore",
+         ".gitignore")  # fmt: skip
 FOLDERS = ("rn50lib", "rn50", "data_prep", "workshop", "notebooks", "exercises", "docs", "scripts",
            "benchmarks")  # fmt: skip
 LEFT_OUT = shutil.ignore_patterns("solutions", "__pycache__", ".*", "*.ipynb", "*.so")
