@@ -10,13 +10,14 @@
 #
 # PYTHON=python3.12   which Python               DALI=cuda120   which DALI wheel (or none)
 # PROFILE=cpu         make run without a GPU: measure speeds (default there: ci, too short for that)
+# CUDA=12             packages for CUDA 12 or 13, or none (by driver; on hosts without one, as the last time)
 # WITH=torch          in a container: a framework to add to those it has
 
 PYTHON ?= python3
 PROFILE ?= $(shell $(VENV)/python -c "from rn50lib import hardware; print('gpu' if hardware.gpus() else 'ci')")
 BIND ?= localhost
 PORT ?= 8888
-export DALI WITH
+export CUDA DALI WITH
 
 # An active conda environment named rn50 is used instead of .venv; an image names its own in RN50_VENV.
 PLACE := $(or $(RN50_VENV),$(if $(filter rn50,$(CONDA_DEFAULT_ENV)),$(CONDA_PREFIX),.venv))
@@ -25,7 +26,7 @@ VENV := $(PLACE)/bin
 .PHONY: help run test quick acceptance lab setup horovod clean
 
 help:
-	@sed -n '3,14s/^# \{0,1\}//p' Makefile
+	@sed -n '3,15s/^# \{0,1\}//p' Makefile
 
 setup:
 	@$(PYTHON) scripts/setup.py --venv $(PLACE)

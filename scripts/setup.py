@@ -54,6 +54,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     add, env = parser.add_argument, os.environ.get
     add("--venv", default=str(ROOT / ".venv"), help="where (.venv)")
+    add("--cuda", default=env("CUDA", ""),
+        help="12, 13 or none: the packages' CUDA (by driver; without one, as before)")  # fmt: skip
     add("--dali", default=env("DALI", ""),
         help="cuda110, cuda120, cuda130, none, or a requirement (by driver)")  # fmt: skip
     add("--with", dest="add", default=env("WITH", ""), metavar="NAMES",
@@ -70,7 +72,8 @@ def main() -> int:
     if kept is None:
         use_python_of_the_pins(venv)
     try:
-        Setup(venv, args.plan).all(kept, args.dali, args.add.split(), args.retry)
+        own = Setup(venv, args.plan)
+        own.all(kept, own.choose_cuda(args.cuda), args.dali, args.add.split(), args.retry)
     except SetupError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -89,9 +92,27 @@ class Setup:
         self.state = venv / "rn50-setup"  # the list of packages, and hashes of what is done
         self.pip = (str(venv / "bin" / "python"), "-m", "pip")
 
-    def all(self, kept: list[str] | None, dali: str, add: list[str], retry: bool) -> None:
+    def choose_cuda(self, asked: str) -> int | None:
+        """Return the major CUDA version of the packages, or None for those of a CPU.
+
+        Hosts that share the environment may differ: where there is no driver, the choice of a host
+        with one stays. Raises SetupError.
+        """
+        if asked and "/" not in asked:  # a module of a cluster may have set a path
+            if not re.fullmatch(r"\d+|none", asked):
+                raise SetupError(f"CUDA={asked}: use 12, 13 or none")
+            return None if asked == "none" else int(asked)
+        cuda, last = driver_cuda(), self.state / "cuda"
+        if cuda is None and last.exists():
+            cuda = int(last.read_text())
+            print(f"note: no NVIDIA driver here: the packages stay those for CUDA {cuda};"
+                  " `make setup CUDA=none` takes those for a CPU")  # fmt: skip
+        return cuda
+
+    def all(
+        self, kept: list[str] | None, cuda: int | None, dali: str, add: list[str], retry: bool
+    ) -> None:
         """Make the environment, install the packages, and build Horovod; skip what is done."""
-        cuda = driver_cuda()
         if kept is None:
             lines, keras, notes = pinned(cuda, choose_dali(cuda, dali))
             optional: list[str] = []
@@ -106,6 +127,10 @@ class Setup:
             drawing = self.draw(lines) if kept is None else None
             self.install(lines, optional, keras, kept)
             self.done("packages", *inputs)
+            if not self.plan:
+                (self.state / "cuda").unlink(missing_ok=True)
+                if cuda:
+                    (self.state / "cuda").write_text(str(cuda))
         if sys.platform == "linux" and not any(line.startswith("horovod==") for line in kept or []):
             self.horovod(text, retry)
         if drawing and drawing.wait():

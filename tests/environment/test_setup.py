@@ -80,6 +80,24 @@ def test_driver_and_user_choose_frameworks_and_dali(
     assert not (tmp_path / "v").exists()
 
 
+@pytest.mark.parametrize(
+    ("last", "asked", "on_gpu"),
+    [("12", "", True), ("12", "none", False), ("", "12", True), ("", "/usr/local/cuda", False)],
+)
+def test_without_a_driver_the_packages_of_a_host_with_one_stay(
+    repository: Path, base: Path, tmp_path: Path, last: str, asked: str, on_gpu: bool
+) -> None:
+    if last:
+        (tmp_path / "v/rn50-setup").mkdir(parents=True)
+        (tmp_path / "v/rn50-setup/cuda").write_text(last)
+    done = setup(repository, base, "--plan", "--venv", str(tmp_path / "v"), CUDA=asked)
+    assert done.returncode == 0, done.stderr
+    assert ("nvidia-cudnn-cu12==" in done.stdout) == on_gpu
+    assert ("the packages stay those for CUDA 12" in done.stdout) == (last != "" and not asked)
+    wrong = setup(repository, base, "--plan", "--venv", str(tmp_path / "v"), CUDA="12.x")
+    assert wrong.returncode == 2 and wrong.stderr == "error: CUDA=12.x: use 12, 13 or none\n"
+
+
 @pytest.mark.needs("root")
 def test_root_gets_the_compiler_from_apt(repository: Path, base: Path, tmp_path: Path) -> None:
     (tmp_path / "apt-get").touch(0o755)
