@@ -111,8 +111,8 @@ def check_outputs(given: Given, run_dir: Path | None) -> None:
 
 
 def with_model(resolved: Resolved, folder: Path) -> Resolved:
-    """Return the same run with its newest two checkpoints in its folder."""
-    why, keep = "in the run's folder, the newest two", resolved.config.keep or 2
+    """Return the same run with its newest two and best checkpoints in its folder."""
+    why, keep = "in the run's folder, the newest two and the best", resolved.config.keep or 2
     return resolved.chosen(why, model_prefix=str(folder / "model"), keep=keep)
 
 

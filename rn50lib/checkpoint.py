@@ -198,15 +198,16 @@ class CheckpointManager:
                 epoch, arrays, self.fingerprint, given, metrics, scale, self.state, self.classes
             )
             save(self.prefix, written)
-            self.prune((epoch, self.state.images))
+            self.prune((epoch, self.state.images), report)
         self.comm.barrier()
 
-    def prune(self, written: tuple[int, int]) -> None:
-        """Remove older checkpoints from within an epoch, and all but the newest `keep` epochs."""
-        keep = self.config.keep
-        old = epochs(self.prefix)[:-keep] if keep else []
+    def prune(self, written: tuple[int, int], report: Report) -> None:
+        """Remove older ones from within an epoch, and all but the newest `keep` and the best."""
+        there = epochs(self.prefix)
+        old = there[: -self.config.keep] if self.config.keep else []
+        best = report.best_epoch(there, done=written[0])
         for epoch, images in positions(self.prefix):
-            if (epoch, images) < written if images else epoch in old:
+            if (epoch, images) < written if images else epoch in old and epoch != best:
                 path(self.prefix, epoch, images).unlink(missing_ok=True)
 
     # Each rank has its own batch-norm statistics in training. Validation uses their mean; a resume

@@ -258,8 +258,8 @@ class TrainConfig:
         "run", "also write a checkpoint every N updates", "output untimed", low=1, excludes="step",
         chosen="only at the end of an epoch, and on SIGTERM")] = None
     keep: Annotated[int | None, Flag(
-        "run", "keep the checkpoints of only this many newest epochs", "output", low=1,
-        chosen="all", rare=True, also="--checkpoint-hist")] = None
+        "run", "keep the checkpoints of only this many newest epochs, and the best by val top-1",
+        "output", low=1, chosen="all", rare=True, also="--checkpoint-hist")] = None
     load_epoch: Annotated[int | None, Flag(
         "run", "start from the checkpoint of this epoch, or score it", "output", low=0,
         needs="model_prefix", excludes="resume init_from step",

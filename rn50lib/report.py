@@ -6,6 +6,7 @@ A metric that was not measured is null, never 0.0 or NaN.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,17 @@ class Report:
         """Append one epoch of 'train' or 'val'; missing values were not measured."""
         for part in PARTS:
             self.metrics[f"{phase}.{part}"].append(values.get(part))
+
+    def best_epoch(self, among: Iterable[int], done: int) -> int | None:
+        """Return the epoch with the highest val top-1, the later one of equals.
+
+        None if there is none, or if not all of the `done` epochs were validated.
+        """
+        top1 = [value for value in self.metrics["val.top1"][:done] if value is not None]
+        if len(top1) < done:
+            return None
+        measured = [epoch for epoch in among if 0 < epoch <= done]
+        return max(measured, key=lambda epoch: (top1[epoch - 1], epoch), default=None)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report's content; a phase that never ran has no keys."""

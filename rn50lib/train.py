@@ -103,6 +103,8 @@ def train(resolved: Resolved, run_dir: Path | None) -> int:
                 run_epoch(run, epoch)
                 report.total_duration = time.perf_counter() - begin
                 write_report(run, file)
+        if checkpoint.saves(config):
+            print_best_epoch(run)
     return 0
 
 
@@ -291,11 +293,24 @@ def check_weights_are_equal(run: Run) -> None:
         )
 
 
+def print_best_epoch(run: Run) -> None:
+    """Print the epoch with the best validation, and its checkpoint if it is not the last one's."""
+    best, top1 = run.report.env.get("best_epoch"), run.report.metrics["val.top1"]
+    if best is None:
+        return
+    file = checkpoint.path(run.checkpoints.prefix, best)
+    where = f" ({file})" if file.exists() else ""
+    last = f"{where}; the last {top1[-1]:.4g}" if best < len(top1) else ", the last"
+    run.progress.say(f"best val top-1 {top1[best - 1]:.4g} in epoch {best}{last}")
+
+
 def write_report(run: Run, file: str | Path | None) -> None:
     """Write the report on rank 0 after every epoch; a stream gets only the last one."""
     if run.comm.rank > 0:
         return
     report, config = run.report, run.config
+    done = len(report.metrics["train.top1"])
+    report.env["best_epoch"] = report.best_epoch(range(1, done + 1), done)
     last = all(len(values) in (0, config.num_epochs) for values in report.metrics.values())
     speed = [x for x in report.metrics["train.total_ips"] if x]
     if speed and run.step.saves:

@@ -20,7 +20,7 @@ import pytest
 from PIL import Image
 
 from rn50 import cli
-from rn50lib import checkpoint
+from rn50lib import checkpoint, train
 from tests.support import TINY, Photos, strict_json, timeless
 
 pytestmark = pytest.mark.needs("torch")
@@ -310,6 +310,40 @@ def test_save_period_and_keep(rn50: Run, photos: Photos) -> None:
     assert checkpoint.epochs("m") == [2, 4, 5]  # and always the last
     assert resume(rn50, photos, *flags, "--set", "keep=2", "--model-prefix", "n").status == 0
     assert checkpoint.epochs("n") == [4, 5]
+
+
+@pytest.mark.parametrize(
+    ("top1", "kept", "end"),
+    [
+        ([60, 90, 70, 80], [2, 4], "90 in epoch 2 (m-0002.safetensors); the last 80"),
+        ([60, 90, 90, 80], [3, 4], "90 in epoch 3 (m-0003.safetensors); the last 80"),
+        ([90, 60, 70, 90], [4], "90 in epoch 4, the last"),
+    ],
+    ids=["one", "the later of equals", "the last"],
+)
+def test_the_best_epoch_is_kept_and_named(
+    rn50: Run, photos: Photos, monkeypatch: pytest.MonkeyPatch, top1: list[int], kept: list[int],
+    end: str,
+) -> None:  # fmt: skip
+    """Also if the run is resumed, and if checkpoints are written within an epoch."""
+    measured = iter(top1)
+    evaluate = train.evaluate
+    monkeypatch.setattr(train, "evaluate", lambda *run: evaluate(*run) | {"top1": next(measured)})
+    flags = (*TINY, "--benchmark-iters", "2", "--checkpoint-steps", "1", "--set", "keep=1")
+    run = ("train", "--data-root", photos.root, *flags, "--model-prefix", "m", "--report", "r.json")
+    assert rn50(*run, "-e", "3").status == 0
+    ended = rn50(*run, "-e", "4", "--resume")
+    assert checkpoint.positions("m") == [(epoch, 0) for epoch in kept]
+    assert ended.err.splitlines()[-1] == f"best val top-1 {end}"
+    assert strict_json(Path("r.json"))["env"]["best_epoch"] == kept[0]
+
+
+def test_without_validation_no_epoch_is_the_best(rn50: Run, photos: Photos) -> None:
+    flags = ("--benchmark-iters", "1", "--set", "keep=1", "--report", "r.json")
+    assert resume(rn50, photos, *flags, "-e", "2", "--no-val").status == 0
+    ended = resume(rn50, photos, *flags, "-e", "4", "--resume")  # two values for four epochs
+    assert checkpoint.epochs("m") == [4] and "best val top-1" not in ended.err
+    assert strict_json(Path("r.json"))["env"]["best_epoch"] is None
 
 
 # --- other kinds of run ---------------------------------------------------------------------------
