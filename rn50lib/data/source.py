@@ -6,6 +6,7 @@ can be pickled.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 from collections import Counter
@@ -121,30 +122,55 @@ def open_source(root: str | os.PathLike, split: str, data_format: str = "auto") 
 
 
 def describe_changes(source: Source, split: str) -> str:
-    """Return the classes of which newer class folders hold another number of images than a pack.
+    """Return the classes of which newer class folders hold other images than a pack.
 
-    Older folders are not listed: a pack spares that, and has fewer if unusable images were skipped.
+    Names are compared if the pack's list is next to it, otherwise numbers. Older folders are not
+    listed: a pack spares that, and has fewer images if unusable ones were skipped.
     """
-    folder, packed = source.root / split, getattr(source, "shards", [source.path])
-    if source.format == "files" or not folder.is_dir():
+    home = _home(source.root)
+    folder, packed = home / split, getattr(source, "shards", [source.path])
+    if source.format == "files" or not folder.is_dir() or not source.classes.known:
         return ""
     oldest = min(os.stat(path).st_mtime for path in packed)
+    names = list_folder(folder).folders
+    newer = [name for name in names if os.stat(folder / name).st_mtime > oldest]
     counts = np.bincount(source.labels, minlength=len(source.classes))
+    count_of = dict(zip(source.classes, counts, strict=True))
+    listed = _listed_images(source.path) if newer else {}
     changed = []
-    for name, count in zip(source.classes, counts, strict=True):
-        if (folder / name).is_dir() and os.stat(folder / name).st_mtime > oldest:
-            images = len(list_folder(folder / name).images)
-            if images != count:
-                changed.append(f"{name} {images:,} instead of {count:,}")
+    for name in newer:
+        images = set(list_folder(folder / name).images)
+        before, count = listed.get(name), count_of.get(name, 0)
+        if before is None:
+            if len(images) != count:
+                changed.append(f"{name} {len(images):,} instead of {count:,}")
+        elif images != before:
+            new, gone = len(images - before), len(before - images)
+            changed.append(f"{name} {new:,} new and {gone:,} gone")
     if not changed:
         return ""
     return (
         f"{folder} is newer than {source.path} and has other images ({first_names(changed)}): list"
-        " and pack again, or pass --data-format files"
+        f" and pack again, or pass --data-root {home} --data-format files"
     )
 
 
+def _listed_images(path: Path) -> dict[str, set[str]]:
+    """Return the images of each class folder in the list next to a record file, if there is one."""
+    found: dict[str, set[str]] = {}
+    with contextlib.suppress(OSError, IndexError):
+        for line in path.with_suffix(".lst").read_text("utf-8", NAMES).splitlines():
+            image = Path(line.split("\t")[2])
+            found.setdefault(image.parent.name, set()).add(image.name)
+    return found
+
+
 # -- the data root -------------------------------------------------------------------------------
+
+
+def _home(root: Path) -> Path:
+    """Return the folder that may hold the class folders of records or shards."""
+    return root.parent if root.name in ("records", "tfrecord") else root
 
 
 def _check_root(root: str | os.PathLike) -> Path:
@@ -183,8 +209,8 @@ def _stated_classes(root: Path, form: type[Source]) -> list[Classes]:
     """Return what `classes.txt` and class folders state about the classes of a data root."""
     place = form.find(root) or root
     found = [read_class_names(folder) for folder in dict.fromkeys((place, root))]
-    if not any(found) and root.name in ("records", "tfrecord"):
-        found.append(read_class_names(root.parent))
+    if not any(found):
+        found.append(read_class_names(_home(root)))
     for split in SPLITS:
         if (root / split).is_dir() and (form is FileSource or list_split(root / split)[0]):
             found.append(_class_folders(root, split)[0])
