@@ -49,6 +49,10 @@ from rn50lib.errors import UserError, first_names
 from rn50lib.files import NAMES
 
 VERIFY = ("verify",)  # the remedy of an image that cannot be used: others may be like it
+COMPLETE = (
+    "remove the class, or complete it: images in train, a folder in val (it may be empty), and a"
+    " line in classes.txt if there is one"
+)
 OPEN_SHARDS = 64  # at the same time: each takes a file descriptor
 
 
@@ -178,7 +182,7 @@ def _check_root(root: str | os.PathLike) -> Path:
         what = "a file" if Path(root).exists() else "missing"
         raise UserError(
             f"--data-root {root} is {what}: pass the folder that holds the data",
-            ("draw", root) if what == "missing" and ":/" not in str(root) else (),
+            ("draw", root) if what == "missing" and Path(root).name == "roadsigns" else (),
         )
     return Path(root)
 
@@ -194,12 +198,26 @@ def _form(root: Path, data_format: str) -> type[Source]:
         return FORMS[data_format]
     if forms := forms_in(root):
         return FORMS[forms[0]]
-    raise UserError(
-        f"--data-root {root}: it holds neither {' nor '.join(f.layout for f in FORMS.values())}:"
-        f" found {describe_contents(root)}; rename what is there, or pass the folder that holds"
-        " them",
-        ("draw",),
-    )
+    raise UserError(f"--data-root {root}: {_describe_other(root)}")
+
+
+def _describe_other(root: Path) -> str:
+    """Return what a folder without a data set is, and the next step."""
+    there, whole = describe_contents(root), root.absolute().parent
+    if root.absolute().name in SPLITS and forms_in(whole):
+        return f"this is one split of a data set: pass {whole}"
+    listing = list_folder(root)
+    folders = [root / name for name in listing.folders if os.access(root / name, os.R_OK | os.X_OK)]
+    if inside := [folder for folder in folders if forms_in(folder)]:
+        return f"it holds the folder of a data set: pass {inside[0]}"
+    classes = any(list_folder(folder).images for folder in folders)
+    if classes or listing.images:
+        return (
+            f"it holds {'class folders' if classes else 'images'} ({there}): make train/CLASS and"
+            " val/CLASS in it, and move most images of each class to train, the others to val"
+        )
+    layouts = " or ".join(form.layout for form in FORMS.values())
+    return f"expected {layouts}, found {there}; rename what is there, or pass a different folder"
 
 
 # -- classes -------------------------------------------------------------------------------------
@@ -217,11 +235,6 @@ def _stated_classes(root: Path, form: type[Source]) -> list[Classes]:
     return [classes for classes in found if classes is not None]
 
 
-def _agreed(root: Path, statements: list[Classes]) -> Classes:
-    """Return the classes of a data root. Raises UserError if two statements disagree."""
-    return check_agreement(statements, f"--data-root {root}")
-
-
 def _check_labels(root: Path, form: type[Source], path: Path, labels: np.ndarray) -> Classes:
     """Return the classes of records or shards. Raises UserError if their labels do not fit."""
     count = int(labels.max()) + 1
@@ -229,7 +242,8 @@ def _check_labels(root: Path, form: type[Source], path: Path, labels: np.ndarray
         raise UserError(
             f"{path}: an image has the label {count - 1}, which is not a class; pack again"
         )
-    return _agreed(root, [*_stated_classes(root, form), unnamed(count, path, seen=True)])
+    stated = [*_stated_classes(root, form), unnamed(count, path, seen=True)]
+    return check_agreement(stated, f"--data-root {root}")
 
 
 def _check_list(path: Path, labels: np.ndarray) -> None:
@@ -280,8 +294,8 @@ class FileSource(Source):
     def open(cls, root: Path, split: str) -> FileSource:
         """Open ROOT/SPLIT/CLASS/. Raise UserError unless train, val and `classes.txt` agree."""
         classes, left_out = _class_folders(root, split)
-        _agreed(root, _stated_classes(root, cls))
         images = [_images_of(root / split, name, left_out) for name in classes]
+        check_agreement(_stated_classes(root, cls), f"--data-root {root}", COMPLETE)
         paths = [
             f"{name}/{image}".encode(errors=NAMES)
             for name, found in zip(classes, images, strict=True)
@@ -309,7 +323,7 @@ def _class_folders(root: Path, split: str) -> tuple[Classes, LeftOut]:
     raise UserError(
         f"{folder}: it holds no class folders, but {describe_contents(folder)}; sort the images"
         " into one folder for each class",
-        ("sort_imagenet",),
+        ("sort_imagenet",) if split == "val" else (),
     )
 
 

@@ -254,8 +254,13 @@ def test_counts_have_the_right_number() -> None:
     assert str(left_out) == "1 empty class folder (red)"
 
 
-def test_a_root_without_data_names_what_it_holds(root: Path) -> None:
-    assert f"found {root.name}/" in refused(root.parent, "train")
+def test_a_root_without_data_names_what_it_holds(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert refused(root.parent).endswith(f": pass {root}")
+    monkeypatch.chdir(root / "val")
+    for split in (root / "train", Path()):
+        assert refused(split).endswith(f"this is one split of a data set: pass {root}")
     for split, name in (("train", "Train"), ("val", "Valid")):
         (root / split).rename(root / name)
     assert "found Train/, Valid/" in refused(root, "train")
