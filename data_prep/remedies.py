@@ -12,7 +12,7 @@ def verify(path: str = "DATA_ROOT") -> str:
     return f"{program('verify', path)} lists all damage"
 
 
-def draw(root: str = "data/roadsigns") -> str:
+def draw(root: str) -> str:
     return (
         f"{program('roadsigns', root)} draws the built-in data there; `rn50 run` without"
         " --data-root draws and uses it"

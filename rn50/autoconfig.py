@@ -78,9 +78,11 @@ def prepare(
         else:
             found = found.chosen("ImageNet's: no data set", num_classes=1000)
     elif counted is not None and config.num_classes < counted:
+        remedy = "leave --num-classes out"
+        if "num_classes" in stored:
+            remedy = "use the data set of the checkpoint, or train on this one with --init-from"
         raise UserError(
-            f"{root} has {counted} classes, and the network {config.num_classes}: leave"
-            " --num-classes out, or use the data set of the checkpoint"
+            f"{root} has {counted} classes, and the network {config.num_classes}: {remedy}"
         )
     config = replace(found.config, data_root=os.path.abspath(root))
     found = replace(found, config=config)

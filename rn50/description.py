@@ -81,16 +81,14 @@ def schedule_remarks(config: TrainConfig) -> list[str]:
 
 
 def check_data(given: Given, config: TrainConfig) -> None:
-    """Raise UserError if the data set that a run here would read is missing.
-
-    If it is there, `prepare` has opened it.
-    """
-    from rn50lib.run_setup import open_sources
+    """Print what a run here would leave out of its data set. Raise UserError if that is missing."""
+    from rn50lib.run_setup import open_sources, print_sources
 
     root = Path(config.data_root).absolute()
-    there = root.exists() or root == built_in_root()  # which a run draws
-    if config.loader != "synthetic" and not there:
-        open_sources(replace(config, data_root=given.get("data_root") or config.data_root))
+    drawn = root == built_in_root() and not root.exists()  # by a run
+    if config.loader != "synthetic" and not drawn:
+        config = replace(config, data_root=given.get("data_root") or config.data_root)
+        print_sources(open_sources(config), every=False)
 
 
 def as_yaml(value: Any) -> str:

@@ -145,8 +145,10 @@ def test_float16_without_a_gpu_says_bfloat16(rn50: Run, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("images", "words"),
     [
-        (None, ("nowhere", "data_prep.roadsigns")),
+        (None, ("nowhere is missing", "pass the folder")),
         ([], ("set", "train.rec", "train/CLASS")),
+        (["red/0.jpg", "b/0.jpg"], ("class folders (b/, red/)", "make train/CLASS and val/CLASS")),
+        (["0.jpg"], ("images (0.jpg)", "make train/CLASS and val/CLASS")),
         (["train/a/0.jpg", "val/0.jpg"], ("set/val", "class")),
         (["train/a/0.jpg", "train/b/0.jpg", "val/a/0.jpg", "val/c/0.jpg"], ("train", "val")),
         (["train/all/0.jpg", "val/all/0.jpg"], ("has one class", "one folder per class")),

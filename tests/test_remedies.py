@@ -72,7 +72,7 @@ def follow(rn50: Run, argv: list[str], line: str, more: str) -> None:
         ("rn50 run --data-root few --launcher torchrun -n 2 --comm horovod", ""),
         ("rn50 run --data-root few --model-prefix 'my model'", ""),
         ("rn50 run --data-root few --lr-step-epochs 3 --lr-schedule cosine", ""),
-        ("rn50 run --data-root 'no data'", "--train 12 --val 12 --jobs 1"),
+        ("rn50 run --data-root 'no data/roadsigns'", "--train 12 --val 12 --jobs 1"),
         ("rn50 run --data-root 'only train'", ""),
         ("rn50 run --data-root 'no index'", ""),
         ("rn50 run --data-root 'my files' --data-format tfrecord", "--jobs 1"),

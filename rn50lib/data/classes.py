@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rn50lib.errors import UserError
+from rn50lib.errors import UserError, first_names
 
 MAX_CLASSES = 1_000_000  # labels beyond are not those of a classifier
 CORRECT = "correct the folders or classes.txt, or list and pack the images again"
@@ -95,16 +95,21 @@ def _disagreement(a: Classes, b: Classes) -> str | None:
     A statement from seen labels may lack classes that a complete list of names has.
     """
     of_a, of_b = (f"{c.origin} ({len(c)} class{'es' * (len(c) != 1)})" for c in (a, b))
-    for label, (x, y) in enumerate(zip(a.names, b.names, strict=False)):
-        if x != y and x is not None and y is not None:
-            # in ASCII: the same letters may be in two Unicode forms, macOS's and all others'
-            return f"class {label} is {x!a} in {of_a} and {y!a} in {of_b}"
-    (few, of_few), (many, of_many) = sorted([(a, of_a), (b, of_b)], key=lambda pair: len(pair[0]))
-    if len(few) == len(many) or (few.seen and many.known):
+    pairs = enumerate(zip(a.names, b.names, strict=False))
+    differing = ((i, x, y) for i, (x, y) in pairs if x != y and x is not None and y is not None)
+    first, in_a, in_b = next(differing, None), set(a.names), set(b.names)
+    few, many = sorted([a, b], key=len)
+    if first is None and (len(few) == len(many) or (few.seen and many.known)):
         return None
-    if (name := many.names[len(few)]) is None:
-        return f"{of_a} and {of_b} differ in the number of classes"
-    return f"class {len(few)} is {name!r} in {of_many} and missing in {of_few}"
+    # in ASCII: the same letters may be in two Unicode forms, macOS's and all others'
+    only_a = [ascii(name) for name in a.names if name not in in_b]
+    only_b = [ascii(name) for name in b.names if name not in in_a]
+    if a.known and b.known and (only_a or only_b):
+        return f"only in {of_a}: {first_names(only_a)}; only in {of_b}: {first_names(only_b)}"
+    if first is not None:
+        label, x, y = first
+        return f"class {label} is {x!a} in {of_a} and {y!a} in {of_b}"
+    return f"{of_a} and {of_b} differ in the number of classes"
 
 
 # -- classes.txt ---------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ can be pickled.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 from collections import Counter
@@ -48,6 +49,10 @@ from rn50lib.errors import UserError, first_names
 from rn50lib.files import NAMES
 
 VERIFY = ("verify",)  # the remedy of an image that cannot be used: others may be like it
+COMPLETE = (
+    "remove the class, or complete it: images in train, a folder in val (it may be empty), and a"
+    " line in classes.txt if there is one"
+)
 OPEN_SHARDS = 64  # at the same time: each takes a file descriptor
 
 
@@ -121,30 +126,55 @@ def open_source(root: str | os.PathLike, split: str, data_format: str = "auto") 
 
 
 def describe_changes(source: Source, split: str) -> str:
-    """Return the classes of which newer class folders hold another number of images than a pack.
+    """Return the classes of which newer class folders hold other images than a pack.
 
-    Older folders are not listed: a pack spares that, and has fewer if unusable images were skipped.
+    Names are compared if the pack's list is next to it, otherwise numbers. Older folders are not
+    listed: a pack spares that, and has fewer images if unusable ones were skipped.
     """
-    folder, packed = source.root / split, getattr(source, "shards", [source.path])
-    if source.format == "files" or not folder.is_dir():
+    home = _home(source.root)
+    folder, packed = home / split, getattr(source, "shards", [source.path])
+    if source.format == "files" or not folder.is_dir() or not source.classes.known:
         return ""
     oldest = min(os.stat(path).st_mtime for path in packed)
+    names = list_folder(folder).folders
+    newer = [name for name in names if os.stat(folder / name).st_mtime > oldest]
     counts = np.bincount(source.labels, minlength=len(source.classes))
+    count_of = dict(zip(source.classes, counts, strict=True))
+    listed = _listed_images(source.path) if newer else {}
     changed = []
-    for name, count in zip(source.classes, counts, strict=True):
-        if (folder / name).is_dir() and os.stat(folder / name).st_mtime > oldest:
-            images = len(list_folder(folder / name).images)
-            if images != count:
-                changed.append(f"{name} {images:,} instead of {count:,}")
+    for name in newer:
+        images = set(list_folder(folder / name).images)
+        before, count = listed.get(name), count_of.get(name, 0)
+        if before is None:
+            if len(images) != count:
+                changed.append(f"{name} {len(images):,} instead of {count:,}")
+        elif images != before:
+            new, gone = len(images - before), len(before - images)
+            changed.append(f"{name} {new:,} new and {gone:,} gone")
     if not changed:
         return ""
     return (
         f"{folder} is newer than {source.path} and has other images ({first_names(changed)}): list"
-        " and pack again, or pass --data-format files"
+        f" and pack again, or pass --data-root {home} --data-format files"
     )
 
 
+def _listed_images(path: Path) -> dict[str, set[str]]:
+    """Return the images of each class folder in the list next to a record file, if there is one."""
+    found: dict[str, set[str]] = {}
+    with contextlib.suppress(OSError, IndexError):
+        for line in path.with_suffix(".lst").read_text("utf-8", NAMES).splitlines():
+            image = Path(line.split("\t")[2])
+            found.setdefault(image.parent.name, set()).add(image.name)
+    return found
+
+
 # -- the data root -------------------------------------------------------------------------------
+
+
+def _home(root: Path) -> Path:
+    """Return the folder that may hold the class folders of records or shards."""
+    return root.parent if root.name in ("records", "tfrecord") else root
 
 
 def _check_root(root: str | os.PathLike) -> Path:
@@ -152,7 +182,7 @@ def _check_root(root: str | os.PathLike) -> Path:
         what = "a file" if Path(root).exists() else "missing"
         raise UserError(
             f"--data-root {root} is {what}: pass the folder that holds the data",
-            ("draw", root) if what == "missing" and ":/" not in str(root) else (),
+            ("draw", root) if what == "missing" and Path(root).name == "roadsigns" else (),
         )
     return Path(root)
 
@@ -168,12 +198,26 @@ def _form(root: Path, data_format: str) -> type[Source]:
         return FORMS[data_format]
     if forms := forms_in(root):
         return FORMS[forms[0]]
-    raise UserError(
-        f"--data-root {root}: it holds neither {' nor '.join(f.layout for f in FORMS.values())}:"
-        f" found {describe_contents(root)}; rename what is there, or pass the folder that holds"
-        " them",
-        ("draw",),
-    )
+    raise UserError(f"--data-root {root}: {_describe_other(root)}")
+
+
+def _describe_other(root: Path) -> str:
+    """Return what a folder without a data set is, and the next step."""
+    there, whole = describe_contents(root), root.absolute().parent
+    if root.absolute().name in SPLITS and forms_in(whole):
+        return f"this is one split of a data set: pass {whole}"
+    listing = list_folder(root)
+    folders = [root / name for name in listing.folders if os.access(root / name, os.R_OK | os.X_OK)]
+    if inside := [folder for folder in folders if forms_in(folder)]:
+        return f"it holds the folder of a data set: pass {inside[0]}"
+    classes = any(list_folder(folder).images for folder in folders)
+    if classes or listing.images:
+        return (
+            f"it holds {'class folders' if classes else 'images'} ({there}): make train/CLASS and"
+            " val/CLASS in it, and move most images of each class to train, the others to val"
+        )
+    layouts = " or ".join(form.layout for form in FORMS.values())
+    return f"expected {layouts}, found {there}; rename what is there, or pass a different folder"
 
 
 # -- classes -------------------------------------------------------------------------------------
@@ -183,17 +227,12 @@ def _stated_classes(root: Path, form: type[Source]) -> list[Classes]:
     """Return what `classes.txt` and class folders state about the classes of a data root."""
     place = form.find(root) or root
     found = [read_class_names(folder) for folder in dict.fromkeys((place, root))]
-    if not any(found) and root.name in ("records", "tfrecord"):
-        found.append(read_class_names(root.parent))
+    if not any(found):
+        found.append(read_class_names(_home(root)))
     for split in SPLITS:
         if (root / split).is_dir() and (form is FileSource or list_split(root / split)[0]):
             found.append(_class_folders(root, split)[0])
     return [classes for classes in found if classes is not None]
-
-
-def _agreed(root: Path, statements: list[Classes]) -> Classes:
-    """Return the classes of a data root. Raises UserError if two statements disagree."""
-    return check_agreement(statements, f"--data-root {root}")
 
 
 def _check_labels(root: Path, form: type[Source], path: Path, labels: np.ndarray) -> Classes:
@@ -203,7 +242,8 @@ def _check_labels(root: Path, form: type[Source], path: Path, labels: np.ndarray
         raise UserError(
             f"{path}: an image has the label {count - 1}, which is not a class; pack again"
         )
-    return _agreed(root, [*_stated_classes(root, form), unnamed(count, path, seen=True)])
+    stated = [*_stated_classes(root, form), unnamed(count, path, seen=True)]
+    return check_agreement(stated, f"--data-root {root}")
 
 
 def _check_list(path: Path, labels: np.ndarray) -> None:
@@ -254,8 +294,8 @@ class FileSource(Source):
     def open(cls, root: Path, split: str) -> FileSource:
         """Open ROOT/SPLIT/CLASS/. Raise UserError unless train, val and `classes.txt` agree."""
         classes, left_out = _class_folders(root, split)
-        _agreed(root, _stated_classes(root, cls))
         images = [_images_of(root / split, name, left_out) for name in classes]
+        check_agreement(_stated_classes(root, cls), f"--data-root {root}", COMPLETE)
         paths = [
             f"{name}/{image}".encode(errors=NAMES)
             for name, found in zip(classes, images, strict=True)
@@ -283,7 +323,7 @@ def _class_folders(root: Path, split: str) -> tuple[Classes, LeftOut]:
     raise UserError(
         f"{folder}: it holds no class folders, but {describe_contents(folder)}; sort the images"
         " into one folder for each class",
-        ("sort_imagenet",),
+        ("sort_imagenet",) if split == "val" else (),
     )
 
 

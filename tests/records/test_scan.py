@@ -108,27 +108,36 @@ def test_images_beyond_num_examples_are_counted(root: Path, rn50: Callable) -> N
     assert left_out == {"images beyond --num-examples": 2}
 
 
+@pytest.mark.parametrize("of_pack", [False, True], ids=["root", "pack"])
 @pytest.mark.parametrize("pack", [im2rec.ensure_records, tfrecord.ensure_tfrecord])
 def test_class_folders_that_changed_after_packing_are_named(
-    root: Path, pack: Callable, capsys: pytest.CaptureFixture
+    root: Path, pack: Callable, of_pack: bool, rn50: Callable, capsys: pytest.CaptureFixture
 ) -> None:
-    form = "recordio" if pack(root).name == "records" else "tfrecord"
+    """Also if the folder of the pack, `photos/records`, is the data root."""
+    packed = pack(root)
+    form = "recordio" if packed.name == "records" else "tfrecord"
+    data_root = packed if of_pack else root
     train = root / "train"
 
     def printed(newer: bool) -> str:
         for name in CLASSES:
             os.utime(train / name, (0, 0) if not newer else (2**32, 2**32))
-        print_sources({"train": open_source(root, "train", form)})
+        print_sources({"train": open_source(data_root, "train", form)})
         return capsys.readouterr().err
 
     assert "note" not in printed(newer=True)  # a copy of the data set, with the same images
     (train / "red/00.jpg").unlink()
     shutil.copy(train / "blue/00.jpg", train / "blue/new.jpg")
     _, line = printed(newer=True).splitlines()
-    assert f"note: {train} is newer" in line and "--data-format files" in line
-    assert "(blue 7 instead of 6, red 5 instead of 6)" in line
+    assert f"note: {train} is newer" in line and f"--data-root {root} --data-format files" in line
+    changes = ("blue 1 new and 0 gone, red 0 new and 1 gone", "blue 7 instead of 6, red 5 instead")
+    assert changes[form == "tfrecord"] in line
+    shown = rn50("run", "--data-root", data_root, "--data-format", form, *TINY, "--dry-run")
+    assert line.strip() in shown.err
     tfrecord.convert(root, root / "shards", jobs=0)  # of records if there are any, else of folders
     assert (line.strip() in capsys.readouterr().out) == (form == "recordio")
+    shutil.copy(train / "blue/00.jpg", train / "red/new.jpg")  # as many as before
+    assert ("red 1 new and 1 gone" in printed(newer=True)) == (form == "recordio")
     assert "note" not in printed(newer=False)  # unusable images were skipped when it was packed
 
 
@@ -245,8 +254,13 @@ def test_counts_have_the_right_number() -> None:
     assert str(left_out) == "1 empty class folder (red)"
 
 
-def test_a_root_without_data_names_what_it_holds(root: Path) -> None:
-    assert f"found {root.name}/" in refused(root.parent, "train")
+def test_a_root_without_data_names_what_it_holds(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert refused(root.parent).endswith(f": pass {root}")
+    monkeypatch.chdir(root / "val")
+    for split in (root / "train", Path()):
+        assert refused(split).endswith(f"this is one split of a data set: pass {root}")
     for split, name in (("train", "Train"), ("val", "Valid")):
         (root / split).rename(root / name)
     assert "found Train/, Valid/" in refused(root, "train")

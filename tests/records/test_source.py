@@ -95,6 +95,8 @@ def test_a_data_root_that_is_no_folder(tmp_path):
     ):
         assert refused(root) == f"--data-root {root} is {problem}{ends}"
     root = tmp_path / "nowhere"
+    assert refused(root) == f"--data-root {root} is missing{ends}"
+    root = tmp_path / "roadsigns"  # the built-in data
     assert refused(root).startswith(f"--data-root {root} is missing{ends}; `python -m data_prep")
 
 

@@ -75,21 +75,21 @@ def swap_lines(file: Path, *words: tuple[str, str]) -> None:
     file.write_text(text)
 
 
-STALE: dict[str, tuple[str, Callable[[Path], Any], tuple[str, str]]] = {
+STALE: dict[str, tuple[str, Callable[[Path], Any], tuple[str, ...]]] = {
     "a class is added": (
         "auto",
         lambda root: photos(root, "amber"),
-        ("class 0 is 'apple' in {root}/records/classes.txt", "'amber' in {root}/train (4 classes)"),
+        ("{root}/records/classes.txt (3 classes): none", "{root}/train (4 classes): 'amber'"),
     ),
     "a class is renamed": (
         "auto",
         lambda root: rename(root, pear="zucchini"),
-        ("class 1 is 'pear' in {root}/records/classes.txt", "'plum' in {root}/train"),
+        ("{root}/records/classes.txt (3 classes): 'pear'", "{root}/train (3 classes): 'zucchini'"),
     ),
     "shards of other folders": (
         "tfrecord",
         lambda root: rename(root, apple="quince"),
-        ("class 0 is 'apple' in {root}/tfrecord/classes.txt", "'pear' in {root}/train"),
+        ("{root}/tfrecord/classes.txt (3 classes): 'apple'", "{root}/train (3 classes): 'quince'"),
     ),
     "names in another order": (
         "recordio",
@@ -99,12 +99,12 @@ STALE: dict[str, tuple[str, Callable[[Path], Any], tuple[str, str]]] = {
     "classes.txt of something else": (
         "files",
         lambda root: (root / "classes.txt").write_text("cat\ndog\nowl\n"),
-        ("class 0 is 'cat' in {root}/classes.txt", "'apple' in {root}/train"),
+        ("in {root}/classes.txt (3 classes): 'cat', 'dog'", "{root}/train (3 classes): 'apple', "),
     ),
     "train and val differ": (
         "files",
         lambda root: shutil.rmtree(root / "val" / "plum"),
-        ("class 2 is 'plum' in {root}/train (3 classes)", "missing in {root}/val (2 classes)"),
+        ("{root}/train (3 classes): 'plum'", "{root}/val (2 classes): none", "it may be empty"),
     ),
 }
 
@@ -113,12 +113,12 @@ STALE: dict[str, tuple[str, Callable[[Path], Any], tuple[str, str]]] = {
 def test_statements_that_disagree_are_one_error(
     case: str, packed: Path, tmp_path: Path, rn50: Run
 ) -> None:
-    data_format, change, both = STALE[case]
+    data_format, change, words = STALE[case]
     root = tmp_path / "set"
     shutil.copytree(packed, root)
     change(root)
     error = rn50("run", "--data-root", root, "--data-format", data_format, *TINY, "--dry-run").error
-    assert all(text.format(root=root) in error for text in both), error
+    assert all(text.format(root=root) in error for text in words), error
     report = verify.verify([root], jobs=0, quiet=True)
     assert not report.good and "class-maps" in {problem.kind for problem in report.problems}
 
@@ -185,8 +185,8 @@ def test_lists_of_two_splits_must_have_the_same_classes(
     im2rec.main(command("train"))
     (root / "val" / "a").rmdir()
     error = refused(*command("val"))
-    assert f"class 0 is 'b' in {root}/val (2 classes)" in error
-    assert f"'a' in {root}/records/train.lst (3 classes)" in error
+    assert f"only in {root}/val (2 classes): none" in error
+    assert f"only in {root}/records/train.lst (3 classes): 'a'" in error
     assert not (root / "records/val.lst").exists()
     shutil.rmtree(root / "train" / "a")  # what the error says: the same folders, both lists again
     for name in ("classes.txt", "train.lst"):
@@ -207,7 +207,8 @@ def test_classes_are_written_once_with_their_words(
     assert written.read_bytes() == (root / "classes.txt").read_bytes()
     written.write_text("0\tbird\t\n1\tfish\t\n")
     error = refused("--pass-through", str(root / "records/train"), str(root / "train"))
-    assert f"'n01' in {root}/records/train.lst" in error and f"'bird' in {written}" in error
+    assert f"only in {root}/records/train.lst (2 classes): 'n01'" in error
+    assert f"only in {written} (2 classes): 'bird', 'fish'" in error
     assert written.read_text() == "0\tbird\t\n1\tfish\t\n"
 
 
@@ -275,8 +276,8 @@ def test_a_checkpoint_is_not_used_with_other_classes(
         ended = rn50(*use)
         error = ended.err.splitlines()[-1]
         assert ended.status == 2 and error.startswith("error: ")
-        assert "class 1 is 'pear' in m-0001.safetensors (3 classes)" in error, use
-        assert f"'cherry' in {root}/" in error, use
+        assert "only in m-0001.safetensors (3 classes): 'plum'" in error, use
+        assert f"only in {root}/" in error and "(3 classes): 'cherry'" in error, use
     assert not Path("m-0002.safetensors").exists()
     rename(root, cherry="plum")
     assert rn50(*uses["predict"], "-o", "o.npz").status == 0
@@ -312,3 +313,5 @@ def test_a_checkpoint_without_names_says_so(fruit: Path, tmp_path: Path, rn50: R
     four = photos(tmp_path / "four", *NAMES, "quince")
     error = rn50("predict", "m", "1", image, "--data-root", four).error
     assert "m-0001.safetensors (3 classes)" in error and f"{four}/train (4 classes)" in error
+    error = rn50("score", "m", "1", "--data-root", four).error
+    assert "has 4 classes, and the network 3: use the data set of the checkpoint" in error
