@@ -135,7 +135,7 @@ def test_a_run_stopped_by_sigterm_resumes_within_its_epoch(
 
 
 def test_a_run_without_checkpoints_ends_at_sigterm(photos: Photos, tmp_path: Path) -> None:
-    ended = signalled(photos, tmp_path, 15, "train 1 2", files=("--run-dir", "run"))
+    ended = signalled(photos, tmp_path, 15, "train 1 2", files=("--report", "r.json"))
     assert ended.returncode == 143, ended.stderr
     assert "Traceback" not in ended.stderr and "continue with" not in ended.stderr
 

@@ -406,6 +406,19 @@ def augment(seed, width, height, augmentation):
     assert 0 < rate < 2 / 0.1  # in training, rank 0 would wait for rank 1
 
 
+def test_train_says_what_it_chose_and_what_it_leaves(rn50: Run, photos: Photos) -> None:
+    flags = ("train", "--data-root", photos.root, *TINY, "-e", "1", "--no-val")
+    nothing = rn50(*flags)
+    assert "(counted in the data set)" in nothing.err and "global batch 1 x 8 = 8" in nothing.err
+    assert "note: nothing is saved: pass --run-dir FOLDER" in nothing.err
+    assert "report: " not in nothing.err and "model: " not in nothing.err
+    reported = rn50(*flags, "--report", "r.json").err
+    assert "note: the weights are not saved" in reported and "report: r.json" in reported
+    ended = rn50(*flags, "--run-dir", "run").err
+    assert "note: " not in ended and "report: run/report.json\nmodel: run/model-0001" in ended
+    assert "predict with: rn50 predict run/model IMAGE.jpg" in ended
+
+
 @pytest.mark.slow
 def test_run_in_separate_processes(run_cli: Run, photos: Photos, tmp_path: Path) -> None:
     """It prints its choices and reasons, and keeps report, progress and model in its folder."""
