@@ -83,7 +83,7 @@ def launch_run(given: Given, run_dir: Path | None = None, dry_run: bool = False)
         launch.say(description.describe(resolved))
         status = launch.run(resolved, folder)
     if status in (TERMINATED, 130):
-        print_resume_command("run", given, config)
+        print_resume_command("run", given, config, run_dir)
     if status == 0:
         print_results(config, folder)
     return status
@@ -170,7 +170,7 @@ def train(argv: list[str]) -> int:
             status = train_here(resolved, extra.run_dir)
     except SystemExit as ended:
         if ended.code == TERMINATED and first:
-            print_resume_command("train", given, config)
+            print_resume_command("train", given, config, extra.run_dir)
         raise
     if first and status == 0:
         print_results(config, extra.run_dir)
@@ -192,10 +192,11 @@ def print_predict_command(config: TrainConfig) -> None:
         launch.say(f"predict with: {shlex.join(['rn50', 'predict', prefix, 'IMAGE.jpg'])}")
 
 
-def print_resume_command(verb: str, given: Given, config: TrainConfig) -> None:
+def print_resume_command(verb: str, given: Given, config: TrainConfig, folder: Path | None) -> None:
     """Print the command that resumes a run that was ended, if it left a checkpoint."""
     prefix = config.model_prefix
     if prefix and not config.only_inference and checkpoint.positions(prefix):
-        again = {**given, "model_prefix": config.model_prefix, "resume": True, "load_epoch": None,
-                 "init_from": config.init_from}  # fmt: skip
-        launch.say(f"continue with: {shlex.join(['rn50', verb, *flags_of(again)])}")
+        again = {**given, "model_prefix": prefix, "keep": config.keep, "resume": True,
+                 "load_epoch": None, "init_from": config.init_from}  # fmt: skip
+        words = ["rn50", verb, *flags_of(again), *(["--run-dir", str(folder)] if folder else [])]
+        launch.say(f"continue with: {shlex.join(words)}")
