@@ -35,10 +35,10 @@ ENGINE_PAYS = 1e13
 # Floating-point operations of a run that compiles: twice those after which an H100, which then
 # trains at 5,810 instead of 4,833 images per second (224 px), has made up for the 52 s it takes.
 COMPILE_PAYS = 7e16
-# What a run that continues takes from its checkpoint, besides what scoring takes: all that decides
-# what is learnt. A value that is passed and differs from the checkpoint's decides what follows.
+# What further training takes from its checkpoint, besides what scoring takes: all that it learns by
 CONTINUED = (*(name for name, flag in FLAGS.items() if flag.group == "recipe"),
              "macrobatch_size", "num_examples")  # fmt: skip
+# If a value that is passed differs from the checkpoint's, these are chosen again, not taken
 FOLLOWS = {
     "recipe": (*vars(recipes.REFERENCE), "val_resize"),
     "num_epochs": ("warmup_epochs", "lr_step_epochs"),
@@ -201,7 +201,7 @@ def stored_values(given: Given) -> dict[str, Any]:
         found |= network_of(given, prefix)
         known = checkpoint.newest(prefix)[0] if epoch is None else checkpoint.load(prefix, epoch)
         trained = known.config if known else {}
-        names = scoped("score") if given.get("only_inference") else continued(given, trained)
+        names = taken_names(given, trained)
         found |= {name: value for name, value in trained.items() if name in names}
         dtype, there = found.get("dtype", "float32"), given.get("backend") or "torch"
         if unsupported_reason(dtype, machine(), found["network"]) or (
@@ -212,9 +212,11 @@ def stored_values(given: Given) -> dict[str, Any]:
     return found | ({"init_from": start} if start else {})
 
 
-def continued(given: Given, trained: Given) -> set[str]:
-    """Return the fields that further training takes from what its checkpoint was `trained` with."""
-    names = {*scoped("score"), *CONTINUED}
+def taken_names(given: Given, trained: Given) -> set[str]:
+    """Return the fields that a run takes from what its checkpoint was `trained` with."""
+    names = {*scoped("score")}
+    if not given.get("only_inference"):
+        names |= {*CONTINUED}
     if given.get("backend") == "tensorflow":
         names -= {*scoped("torch")}
     for name, following in FOLLOWS.items():

@@ -230,6 +230,11 @@ def test_a_value_that_is_passed_to_a_resumed_run_decides_what_follows_from_it(
     assert {name: values[name] for name in wanted} == wanted
 
 
+def test_scoring_at_a_size_that_is_passed_resizes_for_it(rn50: Run, trained: Path) -> None:
+    shown = rn50("score", trained / "m", "3", "--image-shape", "64", "--dry-run")
+    assert shown.status == 0 and "val_resize=73" in shown.out, shown.err
+
+
 def test_damaged_checkpoint_is_skipped_and_named(
     rn50: Run, trained: Path, photos: Photos, tmp_path: Path
 ) -> None:
