@@ -35,6 +35,16 @@ ENGINE_PAYS = 1e13
 # Floating-point operations of a run that compiles: twice those after which an H100, which then
 # trains at 5,810 instead of 4,833 images per second (224 px), has made up for the 52 s it takes.
 COMPILE_PAYS = 7e16
+# What further training takes from its checkpoint, besides what scoring takes: all that it learns by
+CONTINUED = (*(name for name, flag in FLAGS.items() if flag.group == "recipe"),
+             "macrobatch_size", "num_examples")  # fmt: skip
+# If a value that is passed differs from the checkpoint's, these are chosen again, not taken
+FOLLOWS = {
+    "recipe": (*vars(recipes.REFERENCE), "val_resize"),
+    "num_epochs": ("warmup_epochs", "lr_step_epochs"),
+    "lr_schedule": ("lr_step_epochs",),
+    "image_shape": ("val_resize",),
+}
 REFERENCE_MEMORY = 16 * 2**30  # bytes of the GPU that the reference's batches are for
 Given = Mapping[str, Any]  # values by the names of fields of TrainConfig
 Choice = tuple[str, Any, str]  # a field, its value and the reason; the first that is yielded holds
@@ -88,7 +98,8 @@ def prepare(
     found = replace(found, config=config)
     contradictions.check_number_of_classes(config)
     if counted is not None and not remarks:  # else the data is elsewhere, too
-        batch = fitting_batch(config, known, len(sources.get("train", ())))
+        passed = known if config.macrobatch_size else given  # more workers: a smaller batch
+        batch = fitting_batch(config, passed, len(sources.get("train", ())))
         if batch != config.batch_size:
             found = found.chosen("as many as the training images fill", batch_size=batch)
     if config.only_inference and "engine" not in known and "val" in sources:
@@ -171,7 +182,7 @@ def is_roadsigns(data_root: Path) -> bool:
 
 
 def stored_values(given: Given) -> dict[str, Any]:
-    """Return what a checkpoint decides: the network, and for scoring the input too.
+    """Return what a checkpoint decides: the network, its input and, in training, the recipe.
 
     Raises UserError if `given` contradicts the checkpoint.
     """
@@ -190,16 +201,30 @@ def stored_values(given: Given) -> dict[str, Any]:
     )
     if prefix and starts:
         found |= network_of(given, prefix)
-        if given.get("only_inference") and epoch is not None:
-            trained = checkpoint.load(prefix, epoch).config
-            found |= {n: trained[n] for n in scoped("score") if trained.get(n) is not None}
-            dtype, there = found.get("dtype", "float32"), given.get("backend") or "torch"
-            if unsupported_reason(dtype, machine(), found["network"]) or (
-                dtype == "float16" and there == "tensorflow"
-            ):
-                del found["dtype"]  # trained on a different machine or backend: choose for this one
+        known = checkpoint.newest(prefix)[0] if epoch is None else checkpoint.load(prefix, epoch)
+        trained = known.config if known else {}
+        names = taken_names(given, trained)
+        found |= {name: value for name, value in trained.items() if name in names}
+        dtype, there = found.get("dtype", "float32"), given.get("backend") or "torch"
+        if unsupported_reason(dtype, machine(), found["network"]) or (
+            dtype == "float16" and there == "tensorflow"
+        ):
+            del found["dtype"]  # trained on a different machine or backend: choose for this one
     found = {name: value for name, value in found.items() if name not in given}
     return found | ({"init_from": start} if start else {})
+
+
+def taken_names(given: Given, trained: Given) -> set[str]:
+    """Return the fields that a run takes from what its checkpoint was `trained` with."""
+    names = {*scoped("score")}
+    if not given.get("only_inference"):
+        names |= {*CONTINUED}
+    if given.get("backend") == "tensorflow":
+        names -= {*scoped("torch")}
+    for name, following in FOLLOWS.items():
+        if given.get(name, trained.get(name)) != trained.get(name):
+            names -= {*following}
+    return names
 
 
 def find_weights(name: str) -> Path:

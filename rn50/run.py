@@ -74,9 +74,8 @@ def launch_run(given: Given, run_dir: Path | None = None, dry_run: bool = False)
     hooks.check_files(config.override)
     folder = run_dir or launch.new_run("score" if config.only_inference else "run")
     make_folder(folder, f"--run-dir {folder}")
-    if config.model_prefix is None and makes_a_model(config):
-        resolved = with_model(resolved, folder)
-        config = resolved.config
+    resolved = with_model(resolved, folder)
+    config = resolved.config
     if checkpoint.saves(config):
         with checkpoint.lock_for(config):
             pass  # the worker takes it; an error comes before any worker starts
@@ -84,10 +83,9 @@ def launch_run(given: Given, run_dir: Path | None = None, dry_run: bool = False)
         launch.say(description.describe(resolved))
         status = launch.run(resolved, folder)
     if status in (TERMINATED, 130):
-        print_resume_command("run", given, config)
+        print_resume_command("run", given, config, run_dir)
     if status == 0:
-        launch.say(f"report: {config.report or folder / 'report.json'}")
-        print_predict_command(config)
+        print_results(config, folder)
     return status
 
 
@@ -111,7 +109,9 @@ def check_outputs(given: Given, run_dir: Path | None) -> None:
 
 
 def with_model(resolved: Resolved, folder: Path) -> Resolved:
-    """Return the same run with its newest two and best checkpoints in its folder."""
+    """Return the same run; a model without --model-prefix has three checkpoints in its folder."""
+    if resolved.config.model_prefix is not None or not makes_a_model(resolved.config):
+        return resolved
     why, keep = "in the run's folder, the newest two and the best", resolved.config.keep or 2
     return resolved.chosen(why, model_prefix=str(folder / "model"), keep=keep)
 
@@ -142,7 +142,9 @@ def score(argv: list[str]) -> int:
 def train(argv: list[str]) -> int:
     """Run `rn50 train`: one worker in this process, alone or started by a launcher."""
     parser = config_parser("train")
-    parser.add_argument("--run-dir", type=Path, help="folder for progress.jsonl and report.json")
+    parser.add_argument(
+        "--run-dir", type=Path, help="folder for the model, report.json and progress.jsonl"
+    )
     given, extra = parse_given(parser, argv)
     end_on_sigterm()
     me = LaunchEnv.detect()
@@ -150,6 +152,9 @@ def train(argv: list[str]) -> int:
     if first:
         check_outputs(given, extra.run_dir)
     resolved = prepare(given, group=me)
+    if extra.run_dir:
+        resolved = with_model(resolved, extra.run_dir)
+    config = resolved.config
     from rn50lib.train import train as train_here
 
     try:
@@ -157,11 +162,26 @@ def train(argv: list[str]) -> int:
             if extra.run_dir and first:
                 make_folder(extra.run_dir, f"--run-dir {extra.run_dir}")
                 held.enter_context(lock(extra.run_dir / ".lock", f"--run-dir {extra.run_dir}"))
-            return train_here(resolved, extra.run_dir)
+            if first:
+                launch.say(description.describe(resolved))
+                if makes_a_model(config) and config.model_prefix is None:
+                    lost = "the weights are not" if config.report else "nothing is"
+                    launch.say(f"note: {lost} saved: pass --run-dir FOLDER")
+            status = train_here(resolved, extra.run_dir)
     except SystemExit as ended:
         if ended.code == TERMINATED and first:
-            print_resume_command("train", given, resolved.config)
+            print_resume_command("train", given, config, extra.run_dir)
         raise
+    if first and status == 0:
+        print_results(config, extra.run_dir)
+    return status
+
+
+def print_results(config: TrainConfig, folder: Path | None) -> None:
+    """Print where a finished run left its report and its model."""
+    if report := config.report or (folder and folder / "report.json"):
+        launch.say(f"report: {report}")
+    print_predict_command(config)
 
 
 def print_predict_command(config: TrainConfig) -> None:
@@ -172,10 +192,11 @@ def print_predict_command(config: TrainConfig) -> None:
         launch.say(f"predict with: {shlex.join(['rn50', 'predict', prefix, 'IMAGE.jpg'])}")
 
 
-def print_resume_command(verb: str, given: Given, config: TrainConfig) -> None:
+def print_resume_command(verb: str, given: Given, config: TrainConfig, folder: Path | None) -> None:
     """Print the command that resumes a run that was ended, if it left a checkpoint."""
     prefix = config.model_prefix
     if prefix and not config.only_inference and checkpoint.positions(prefix):
-        again = {**given, "model_prefix": config.model_prefix, "resume": True, "load_epoch": None,
-                 "init_from": config.init_from}  # fmt: skip
-        launch.say(f"continue with: {shlex.join(['rn50', verb, *flags_of(again)])}")
+        again = {**given, "model_prefix": prefix, "keep": config.keep, "resume": True,
+                 "load_epoch": None, "init_from": config.init_from}  # fmt: skip
+        words = ["rn50", verb, *flags_of(again), *(["--run-dir", str(folder)] if folder else [])]
+        launch.say(f"continue with: {shlex.join(words)}")

@@ -270,7 +270,7 @@ class TrainConfig:
         excludes="step", also="--pretrained --weights --initial-checkpoint --load"
         " --checkpoint --pretrained-path")] = None
     resume: Annotated[bool, Flag(
-        "run", "continue from the newest checkpoint of --model-prefix that verifies",
+        "run", "continue from --model-prefix's newest valid checkpoint, with its settings",
         "first output untimed", needs="model_prefix", also="--auto-resume --no-resume-opt")] = False
     report: Annotated[str | None, Flag(
         "run", "write a JSON report, after every epoch", "host output untimed",

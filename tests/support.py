@@ -153,9 +153,12 @@ class Ended:
 
     @property
     def error(self) -> str:
-        """The one line of a refused run. Fails if there is more output, or no refusal."""
+        """The one line of a refused run. Fails if there is more output, or no refusal.
+
+        If it is refused while it starts, its values are printed before, and a note.
+        """
         assert self.status == 2, (self.status, self.out, self.err)
-        lines = self.err.strip().splitlines()
+        lines = [x for x in self.err.splitlines() if not x.startswith(("  ", "note: "))]
         assert len(lines) == 1, self.err
         assert lines[0].startswith("error: "), lines[0]
         return lines[0].removeprefix("error: ")

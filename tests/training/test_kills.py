@@ -127,6 +127,7 @@ def test_a_run_stopped_by_sigterm_resumes_within_its_epoch(
     assert ended.returncode == 143, ended.stderr
     last = ended.stderr.splitlines()[-1]
     assert last.startswith("continue with: rn50 train ") and "--resume" in last
+    assert last.endswith(" --run-dir run")
     assert checkpoint.positions(tmp_path / "m") == [(1, 0), (1, images)]
     resumed = rn50("train", "--data-root", photos.root, *FLAGS, *FILES, "--resume")
     assert f"1 epoch is done, and {images} images of the next" in resumed.err
@@ -135,7 +136,7 @@ def test_a_run_stopped_by_sigterm_resumes_within_its_epoch(
 
 
 def test_a_run_without_checkpoints_ends_at_sigterm(photos: Photos, tmp_path: Path) -> None:
-    ended = signalled(photos, tmp_path, 15, "train 1 2", files=("--run-dir", "run"))
+    ended = signalled(photos, tmp_path, 15, "train 1 2", files=("--report", "r.json"))
     assert ended.returncode == 143, ended.stderr
     assert "Traceback" not in ended.stderr and "continue with" not in ended.stderr
 

@@ -17,10 +17,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from PIL import Image
 
 from rn50 import cli
 from rn50lib import checkpoint, train
+from rn50lib.config import validated
 from tests.support import TINY, Photos, strict_json, timeless
 
 pytestmark = pytest.mark.needs("torch")
@@ -193,6 +195,44 @@ def test_resumed_run_equals_an_uninterrupted_one(
     assert ended.status == 0 and "m-0001.safetensors: 1 epoch is done" in ended.err
     assert same_weights("m", trained / "m", 3)
     assert timeless(strict_json(tmp_path / "r.json")) == timeless(strict_json(trained / "r.json"))
+
+
+def test_resume_takes_what_is_not_passed_from_the_checkpoint(
+    rn50: Run, trained: Path, photos: Photos, tmp_path: Path
+) -> None:
+    for name in ("m-0001.safetensors", "m-symbol.json"):
+        shutil.copy(trained / name, tmp_path)
+    ended = rn50("train", "--model-prefix", "m", "--resume", "--report", "r.json", "--threads", "1")
+    assert ended.status == 0 and "from now on" not in ended.err, ended.err
+    assert f"--data-root      {photos.root}  (the checkpoint's)" in ended.err
+    assert same_weights("m", trained / "m", 3)
+    assert timeless(strict_json(tmp_path / "r.json")) == timeless(strict_json(trained / "r.json"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "wanted"),
+    [
+        ("-e 3", {"num_epochs": 3, "lr_step_epochs": (2.0,), "warmup_epochs": 0.5, "lr": 0.4}),
+        ("-e 9", {"num_epochs": 9, "lr_step_epochs": (3.0, 6.0, 8.0), "lr": 0.4}),
+        ("--lr-schedule cosine", {"num_epochs": 3, "lr_step_epochs": (), "warmup_epochs": 0.5}),
+        ("--image-shape 64", {"val_resize": 73, "batch_size": 8}),
+        ("--recipe roadsigns", {"num_epochs": 9, "lr": 0.4, "batch_size": 32, "image_shape": 64}),
+        ("-n 12 --hosts localhost:12", {"batch_size": 4}),  # 48 images
+    ],
+)
+def test_a_value_that_is_passed_to_a_resumed_run_decides_what_follows_from_it(
+    rn50: Run, trained: Path, flags: str, wanted: dict[str, Any]
+) -> None:
+    shown = rn50("run", "--model-prefix", trained / "m", "--resume", "--print", "config",
+                 *flags.split())  # fmt: skip
+    assert shown.status == 0, shown.err
+    values = validated(yaml.safe_load(shown.out), "config")
+    assert {name: values[name] for name in wanted} == wanted
+
+
+def test_scoring_at_a_size_that_is_passed_resizes_for_it(rn50: Run, trained: Path) -> None:
+    shown = rn50("score", trained / "m", "3", "--image-shape", "64", "--dry-run")
+    assert shown.status == 0 and "val_resize=73" in shown.out, shown.err
 
 
 def test_damaged_checkpoint_is_skipped_and_named(
@@ -438,6 +478,19 @@ def augment(seed, width, height, augmentation):
     assert ended.status == 0, ended.err
     rate = strict_json(Path("r.json"))["metrics"]["train.total_ips"][0]
     assert 0 < rate < 2 / 0.1  # in training, rank 0 would wait for rank 1
+
+
+def test_train_says_what_it_chose_and_what_it_leaves(rn50: Run, photos: Photos) -> None:
+    flags = ("train", "--data-root", photos.root, *TINY, "-e", "1", "--no-val")
+    nothing = rn50(*flags)
+    assert "(counted in the data set)" in nothing.err and "global batch 1 x 8 = 8" in nothing.err
+    assert "note: nothing is saved: pass --run-dir FOLDER" in nothing.err
+    assert "report: " not in nothing.err and "model: " not in nothing.err
+    reported = rn50(*flags, "--report", "r.json").err
+    assert "note: the weights are not saved" in reported and "report: r.json" in reported
+    ended = rn50(*flags, "--run-dir", "run").err
+    assert "note: " not in ended and "report: run/report.json\nmodel: run/model-0001" in ended
+    assert "predict with: rn50 predict run/model IMAGE.jpg" in ended
 
 
 @pytest.mark.slow
