@@ -16,7 +16,6 @@
 PYTHON ?= python3
 PROFILE ?= $(shell $(VENV)/python -c "from rn50lib import hardware; print('gpu' if hardware.gpus() else 'ci')")
 BIND ?= localhost
-PORT ?= 8888
 export CUDA DALI WITH
 
 # An active conda environment named rn50 is used instead of .venv; an image names its own in RN50_VENV.
@@ -53,14 +52,18 @@ acceptance: setup
 	@$(VENV)/python -m pytest -v --durations=10 $(if $(T),-k "$(T)")
 
 # scripts/jupyter switches off JupyterLab's question about news, which covers the first page; PATH has `rn50` for
-# JupyterLab's terminals; rn50/allocator.py says why threads spin less
+# JupyterLab's terminals; rn50/allocator.py says why threads spin less. The port that is printed is the one that is used:
+# without PORT, the first free one from 8888 on; JupyterLab may not take another. Slurm's nodes are behind a login host.
+FREE_PORT := import socket; print(next(p for p in range(8888, 9888) if socket.socket().connect_ex(('localhost', p))))
 lab: setup
-	@echo "From another machine: ssh -L $(PORT):localhost:$(PORT) $$(id -un)@$$(hostname)"
-	@echo "In a container: docs/containers.md, with -p $(PORT):$(PORT) and make lab BIND=0.0.0.0 PORT=$(PORT)"
-	@[ -n "$$GOMP_SPINCOUNT$$OMP_WAIT_POLICY" ] || export GOMP_SPINCOUNT=5000; \
+	@port=$(or $(PORT),$$($(VENV)/python -c "$(FREE_PORT)")); \
+	  jump=$(if $(SLURM_JOB_ID),"-J $$(id -un)@LOGIN_HOST "); \
+	  echo "From another machine: ssh $$jump-L $$port:localhost:$$port $$(id -un)@$$(hostname)"; \
+	  echo "In a container: docs/containers.md, with -p $$port:$$port and make lab BIND=0.0.0.0 PORT=$$port"; \
+	  [ -n "$$GOMP_SPINCOUNT$$OMP_WAIT_POLICY" ] || export GOMP_SPINCOUNT=5000; \
 	  PATH="$(abspath $(VENV)):$$PATH" JUPYTER_CONFIG_PATH="$(CURDIR)/scripts/jupyter:$$JUPYTER_CONFIG_PATH" \
 	  exec $(VENV)/python -m jupyterlab \
-	  --allow-root --ip=$(BIND) --port=$(PORT) --ServerApp.root_dir="$(CURDIR)" \
+	  --allow-root --ip=$(BIND) --port=$$port --ServerApp.port_retries=0 --ServerApp.root_dir="$(CURDIR)" \
 	  --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb \
 	  $(if $(DISPLAY)$(filter Darwin,$(shell uname)),,--no-browser)
 

@@ -66,7 +66,7 @@ def main() -> int:
     venv = Path(os.path.abspath(args.venv))
     start_over(venv)
     if venv.exists() and not os.access(venv, os.W_OK):
-        print(f"{venv} belongs to the image and is used as it is.")
+        print(f"{venv} is read-only and is used as it is.")
         return 0
     kept = kept_packages() if has_cuda_framework() else None
     if kept is None:

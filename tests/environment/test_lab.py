@@ -38,6 +38,13 @@ def status(address: str) -> int:
         return error.code
 
 
+def recipe(repository: Path, env: dict[str, str], *words: str) -> str:
+    """Return the shell lines of `make lab` without the first one, the set-up."""
+    make = ["make", "--dry-run", "--no-print-directory", "lab", *words]
+    done = subprocess.run(make, cwd=repository, env=env, capture_output=True, text=True, check=True)
+    return done.stdout.split("\n", 1)[1]
+
+
 @pytest.fixture(scope="module")
 def lab(
     repository: Path, tmp_path_factory: pytest.TempPathFactory
@@ -45,11 +52,8 @@ def lab(
     """A running lab: its process, its port, and its output when it was ready."""
     folder = tmp_path_factory.mktemp("lab")
     port, log = free_port(), folder / "log"
-    # the recipe of `make lab` without its first line, the set-up
-    make = ["make", "--dry-run", "--no-print-directory", "lab", f"PORT={port}"]
     env = {**os.environ, "RN50_VENV": sys.prefix}
-    recipe = subprocess.run(make, cwd=repository, env=env, capture_output=True, text=True)
-    lines = recipe.stdout.split("\n", 1)[1]
+    lines = recipe(repository, env, f"PORT={port}")
     with log.open("wb") as out:
         process = subprocess.Popen(
             ["sh", "-c", lines], stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
@@ -96,3 +100,27 @@ def test_first_page_is_not_covered(lab: tuple[subprocess.Popen[bytes], int, str]
     assert told is not None
     left_out = json.loads(told[1])["disabledExtensions"]
     assert any(name.startswith("@jupyterlab/apputils-extension:announcements") for name in left_out)
+
+
+@pytest.mark.parametrize("job", ["", "7"], ids=["alone", "slurm"])
+def test_the_printed_port_is_the_one_that_is_used(
+    repository: Path, tmp_path: Path, job: str
+) -> None:
+    """Here 8888 is taken; JupyterLab's command is printed instead of started."""
+    (tmp_path / "bin").mkdir()
+    python = tmp_path / "bin" / "python"
+    python.write_text(f'#!/bin/sh\ncase $1 in -c) exec {sys.executable} "$@";; esac; echo "$@"')
+    python.chmod(0o755)
+    env = {**os.environ, "RN50_VENV": str(tmp_path), "PORT": "", "SLURM_JOB_ID": job}
+    with socket.socket() as taken:
+        if not answers(8888):
+            taken.bind(("localhost", 8888))
+            taken.listen()
+        done = subprocess.run(
+            ["sh", "-c", recipe(repository, env)], cwd=repository, env=env, capture_output=True,
+            text=True, check=True,
+        )  # fmt: skip
+    used = re.search(r" --port=(\d+) --ServerApp.port_retries=0 ", done.stdout)
+    assert used is not None and 8888 < int(used[1]) < 9888
+    assert f"-L {used[1]}:localhost:{used[1]} " in done.stdout
+    assert ("@LOGIN_HOST -L" in done.stdout) == bool(job)
