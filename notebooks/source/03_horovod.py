@@ -127,9 +127,9 @@ all_reduce = nb03.check("all_reduce", all_reduce, "ring.py")
 # | | Horovod: `import horovod.torch as hvd` | DDP: `from torch import distributed as dist` |
 # |---|---|---|
 # | 1. start | `hvd.init()`, `hvd.local_rank()` | `dist.init_process_group()`, `dist.get_node_local_rank()` |
-# | 2. share | `DistributedSampler(photos, hvd.size(), hvd.rank())` | `torch.utils.data.DistributedSampler(photos)` |
+# | 2. share | `torch.utils.data.DistributedSampler(photos, hvd.size(), hvd.rank())` | `torch.utils.data.DistributedSampler(photos)` |
 # | 3. rate | `lr * hvd.size()` | `lr * dist.get_world_size()` |
-# | 4. average | `hvd.DistributedOptimizer(optimizer, model.named_parameters())` | `nn.parallel.DistributedDataParallel(model)` |
+# | 4. average | `hvd.DistributedOptimizer(optimizer, model.named_parameters())` | `torch.nn.parallel.DistributedDataParallel(model)` |
 # | 5. broadcast | `hvd.broadcast_parameters(model.state_dict(), 0)` | done by 4 |
 # | report, trace, save | if `hvd.rank() == 0` | if `dist.get_rank() == 0`; save `model.module` |
 # | multiply images/s by | `hvd.size()` | `dist.get_world_size()` |
@@ -156,7 +156,7 @@ workshop.ladder.try_rung(
 )  # fmt: skip
 
 # %% [markdown]
-# Is it *fast*? **Predict** the speed-up over one rank, as a factor. (With one GPU: with the library over without it.)
+# Is it *fast*? **Predict** the speed-up over one rank, as a factor. (With one GPU: speed with the library over speed without it.)
 
 # %%
 guess = None  # your number
@@ -181,7 +181,7 @@ if rung_ranks > 1:
 workshop.ladder.figure()
 
 # %% [markdown]
-# This is the **ladder**: speeds on the left; on the right, each speed-up over the rung before. Eight V100s reach an efficiency of 89% (published). If its whole range is below 1/*n*, *n* ranks are slower than one: [common on a CPU](../docs/troubleshooting.md#more-ranks-on-a-cpu-are-not-faster-too-many-threads), where one rank uses all cores.
+# This is the **ladder**: speeds on the left; on the right, each speed-up over the rung before. Eight V100s reach an efficiency of 89% (published). If your whole range is below 1/*n*, *n* ranks are slower than one: [common on a CPU](../docs/troubleshooting.md#more-ranks-on-a-cpu-are-not-faster-too-many-threads), where one rank uses all cores.
 #
 # Which part of a step grew most? (With one GPU, a clear difference is overhead.) If *n* ranks share a CPU's cores, each needs about *n* times as long to compute. If compute grew by more, messages and the library's threads may slow it down.
 #
@@ -378,7 +378,7 @@ dist.destroy_process_group()  # else a thread of Gloo can abort Python at its ex
 # %% [markdown]
 # ### Latency and bandwidth
 #
-# α is Gloo's shortest time for a small message. β is fitted to messages of at least 4 MiB, like most buckets; smaller ones can lie well above or below the line. β counts the bytes of the message, not those on a link.
+# α is Gloo's shortest time for a small message. β is fitted to messages of at least 4 MiB, like most buckets; smaller ones can lie well above or below the line.
 #
 # A 32 MiB message has 8,192 times the bytes of a 4 KiB message. **Predict** how many times as long it takes.
 
@@ -461,11 +461,11 @@ for what, seconds in rows.items():
 print(f"You predicted {'?' if guess is None else guess} ms of messages.")
 if rests.min() > 0:
     rest = (longer - waiting - messages) / longer
-    print(f"The rest, {rest:.0%} of what is added, is above 0 in all turns: computing got slower.")
+    print(f"The rest, {rest:.0%} of what is added, is above 0 in all turns: the pass got slower.")
 session.note("exposed_ms", 1e3 * messages, "ms", "exposed exchange of a pass, without waiting")
 
 # %% [markdown]
-# Hidden messages share hardware with the computation (cores with Gloo, a few multiprocessors with NCCL) and can slow it down. You can conclude that only if the range of the rest excludes 0. Your function ignores this and the wait for the slowest rank, and takes the times from the line, which can miss a single message by more than those it was fitted to.
+# Hidden messages share hardware with the computation (cores with Gloo, a few multiprocessors with NCCL) and can slow it down. If the range of the rest excludes 0, the pass itself got slower: by this, or by averaging and handing over the buckets. Your function ignores this and the wait for the slowest rank, and takes the times from the line, which can miss a single message by more than those it was fitted to.
 #
 # ### The exchange in your script
 #
@@ -495,9 +495,9 @@ if gpus <= 1:
     print(f"{1e3 * transfer:7.1f} ms  for all gradients by α + bytes / β, with none hidden")
 
 # %% [markdown]
-# DDP's figure shows one step, the tables the mean of three, the script's number the mean of all timed ones. In the shaded parts, only the exchange runs; an orange main thread hands over a bucket. The trace adds exposed moments before the last gradient (such as hand-overs), but leaves out the part of the last message during which DDP copies (yellow); the script counts all time after the last gradient. The profiler does not see Horovod's thread.
+# DDP's figure shows one step, the tables the mean of three, the script's number the mean of all timed ones. In the shaded parts, only the exchange runs. When the main thread is orange, it hands over a bucket or batch norm's statistics. The trace adds exposed moments before the last gradient (such as hand-overs), but leaves out the part of the last message during which DDP copies (yellow); the script counts all time after the last gradient.
 #
-# If, on a CPU, more is exposed than all gradients would take by α + bytes / β, [waiting for the other rank](../docs/troubleshooting.md#a-collective-times-out-although-every-rank-makes-it) and busy cores cause the rest.
+# If, on a CPU, more is exposed than all gradients would take by α + bytes / β, [waiting for the other rank](../docs/troubleshooting.md#a-collective-times-out-although-every-rank-makes-it), busy cores and Horovod's copies can cause the rest.
 #
 # ## What would eight GPUs lose?
 #
@@ -573,4 +573,4 @@ session.expect(losses)
 #
 # **Try it:** delete the division in `average.py`, and run `leave_out.py` again. Which number reveals it?
 #
-# Next: does the input keep up?
+# Next: the input.

@@ -169,6 +169,7 @@ BUCKETS = (
     ([0.1, 0.2, 0.3, 0.7], [0.7, 0.6, 0.5, 0.2], 0.8, 1),  # later ones wait for it
     ([0.1, 0.2, 0.3, 0.7], [0.9, 0.2, 0.8, 0.15], 0.8, 2),  # the last message does not end last
     ([0.1, 0.3], [0.1, 0.2], 0.8, 1),  # everything is hidden
+    ([0.3, 0.4, 0.7], [0.6, 0.65, 0.4], 0.8, 2),  # the last message ends last, on two senders
 )
 
 
