@@ -228,7 +228,7 @@ workshop.ladder.figure("1_single")
 #
 # ### Which operations?
 #
-# A **profiler** records every operation. Above, `trace=` profiled three extra, untimed steps. Compare shares rather than milliseconds: three steps are too few for exact times, and profiling slows them down. [Perfetto](https://ui.perfetto.dev) opens its file, `trace.json.gz`, too.
+# A **profiler** records every operation. Above, `trace=` profiled three extra, untimed steps. Compare shares rather than milliseconds: three steps are too few for exact times, and profiling slows them down. [Perfetto](https://ui.perfetto.dev) can open the trace file, `trace.json.gz`, too.
 #
 # Kinds: convolution, normalisation (batch norm), pointwise (ReLU and additions), optimizer (with `zero_grad`), copy, waiting (on a CPU, for a batch; on a GPU, the time without a running kernel), and other (pooling, the last layer, the loss, Python). **Predict:** what share is convolution, and which kind is second?
 
@@ -329,7 +329,7 @@ for above, name in itertools.pairwise(turns):
 #
 # ## Does a larger batch help?
 #
-# **Predict** how many times as many images/s a step processes with rung 1's batch (16 on a CPU, 64 on a GPU) as with 2 images, and with four times rung 1's batch as with rung 1's. (The images are random numbers, made beforehand.)
+# **Predict** by what factor images/s grow from a batch of 2 to rung 1's batch (16 on a CPU, 64 on a GPU), and from there to four times that batch. (The images are random numbers, made beforehand.)
 #
 # If each step has a fixed cost, it takes *fixed + batch × time per image*: images/s rise, then flatten. **Your turn:** set `row` to the kind in your trace that cannot depend on the batch, and compare it, roughly, with the fixed cost.
 
@@ -365,12 +365,12 @@ fit = fixed + each * counts
 off = np.abs(fit / ms - 1).max()
 same = np.abs(counts - session.rung_batch).argmin()
 print(f"ResNet-50, {session.image_size} px: a step of {counts[same]} images takes", end=" ")
-if off < 0.2:
+if off < 0.12:
     print(f"{ms[same]:.0f} ms, and {fixed / fit[same]:.0%} of it is fixed: {fixed:.0f} ms")
     title = f"A step takes {fixed:.0f} ms + batch × {each:.3g} ms, within {off:.0%}"
 else:
     print(f"{ms[same]:.0f} ms")
-    title = f"A fixed cost does not explain the curve: the fit is off by {off:.0%}"
+    title = f"Fixed + batch × time per image: this fit is off by up to {off:.0%}"
 if row in by_kind:
     depends = "does not depend" if row == "optimizer" else "can depend"
     print(f"{row} in your trace: {by_kind[row]:.0f} ms; it {depends} on the batch")
@@ -394,7 +394,7 @@ found = ", ".join(f"batch {n}: {1000 * n / time:.0f}" for n, time in zip(counts,
 workshop.figure(fig, alt=f"Images/s, medians: {found}.")
 
 # %% [markdown]
-# If the fit is within 20%, a fixed cost can explain the curve, and its share is the most that larger batches can save. Part of it is the optimizer, which moves the same weights for any batch; the rest includes Python's work per operation. If the fit is worse and all small batches take equally long, Python cannot fill the GPU's queue fast enough: a step takes the longer of Python's time and the GPU's, not their sum.
+# If the fit is within 12%, a fixed cost can explain the curve, and its share is the most that larger batches can save. Part of it is the optimizer, which moves the same weights for any batch; the rest includes Python's work per operation. If the fit is worse and all small batches take equally long, Python cannot fill the GPU's queue fast enough: a step takes the longer of Python's time and the GPU's, not their sum.
 #
 # ### How much memory does the batch take?
 #
@@ -485,7 +485,7 @@ print(f"two steps, then two resumed: off by up to {difference(whole, resumed):.2
 #
 # - Check the accuracy on unseen images, in `eval()` mode.
 # - On separate hardware, input and computation overlap, and the slower one sets the pace; on shared cores, their times add up. Time the parts, then trace the slow one.
-# - Amdahl's law: speeding up a part that takes a share *p* of the step makes the step at most 1 / (1 − *p*) times as fast. Two thirds of the time of the H100's 16-bit step is not convolution.
+# - Amdahl's law: speeding up a part that takes a share *p* of the step makes the step at most 1 / (1 − *p*) times as fast. On the H100, convolution takes only a third of the 16-bit step.
 # - A larger batch spreads each step's fixed cost over more images, and needs more memory.
 # - The learning rate scales with the global batch.
 # - A run that resumes needs the optimizer's state, too.

@@ -157,7 +157,8 @@ def in_turns(loaders, step):
     rates = {name: [] for name in loaders}
     for _ in range(1 + session.rounds):
         for name, batches in loaders.items():
-            images_per_second(batches, no_step, session.turn_seconds / 4)  # drains the queue
+            time.sleep(session.turn_seconds / 4)  # the other loaders' workers fill their queues
+            images_per_second(batches, no_step, session.turn_seconds / 4)  # drains this one's
             rates[name].append(images_per_second(batches, step, session.turn_seconds))
     return {name: values[1:] for name, values in rates.items()}
 
