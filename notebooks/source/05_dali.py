@@ -75,7 +75,7 @@ waiting = ms["waiting"] / sum(ms.values())
 print(f"Waiting is {waiting:.0%} of a traced step. Without it: {1 / (1 - waiting):.2f} × the speed")
 
 # %% [markdown]
-# On a CPU, `waiting` is the time in which the loop loads images, so this is the headroom again: a rougher estimate, from three early steps, slowed by the profiler. On a GPU, it is all the time in which the GPU is idle, whatever it waits for: an upper bound. Without workers, the times of loading and computing add up: if the loader is *r* times as fast as the step, the headroom is about 1 + 1/*r*, or more if each slows down the other, for example by evicting its data from the caches.
+# On a CPU, `waiting` is the time in which the loop loads images, so this is the headroom again: a rougher estimate, from three early steps, slowed by the profiler. On a GPU, it is all the time in which the GPU is idle, whatever it is waiting for: an upper bound. Without workers, the times of loading and computing add up: if the loader is *r* times as fast as the step, the headroom is about 1 + 1/*r*, or more if they slow each other down, for example by evicting each other's data from the caches.
 #
 # The headroom is the median of the ratios in the five turns, so it can differ from the ratio of the two speeds below it. If the ends of the range differ by a factor of 2 or more, something else was running: close it, and run the cell again. If your headroom is below about 1.1, leave the loader alone. **Otherwise**, set `WORKERS` to your number of cores and run the cell again; on a CPU, workers take cores from the step. If much headroom is left, [docs/troubleshooting.md](../docs/troubleshooting.md#the-gpu-waits-for-data-or-dali-is-not-faster) shows how to find the slow part.
 #
@@ -247,7 +247,7 @@ if DALI:
 # %% [markdown]
 # ### What each operator costs
 #
-# What could a faster decoder gain? The next cell cuts off the graph after each operator and measures **CPU time**, which excludes waiting for a busy core. *Decode the crop* is a fused operator, which decodes only the crop: about half of the image. **Predict:** what share of the graph's time is decoding, how many times as fast would the graph be if decoding cost nothing, and what share of the decoding time is left with the fused operator?
+# What could a faster decoder gain? The next cell cuts the graph off after each operator and measures **CPU time**, which excludes waiting for a busy core. *Decode the crop* is a fused operator, which decodes only the crop: about half of the image. **Predict:** what share of the graph's time is decoding, how many times as fast would the graph be if decoding cost nothing, and what share of the decoding time is left with the fused operator?
 
 
 # %%
@@ -427,7 +427,7 @@ if DALI:
 # - `--data` is now the folder with the shards; count the classes in its `classes.txt`.
 # - The call to `photos` (name its result differently) also takes `batch_size`, `num_threads`, `seed` (the rank) and `device_id` (`None` on a CPU, the local rank on a GPU).
 #
-# The next cell runs three small steps in two CPU processes. Watch the row *share the samples*: without `shard_id` and `num_shards` the script is just as fast, but every rank reads every image. A ○ means that this short run cannot tell. Pixels and order are not looked at: copy `photos` as it was accepted.
+# The next cell runs three small steps in two CPU processes. Watch the row *share the samples*: without `shard_id` and `num_shards` the script is just as fast, but every rank reads every image. A ○ means that this short run cannot tell. This run does not check pixels or order, so copy `photos` exactly as it was accepted.
 
 # %%
 workshop.ladder.try_rung(
@@ -436,7 +436,7 @@ workshop.ladder.try_rung(
 )  # fmt: skip
 
 # %% [markdown]
-# Rung 2 now loads with workers. On a GPU, the headroom that you measured with workers, in batches of 32, is roughly the most that DALI can gain (if it decodes on the GPU, copying the images there is saved, too); on a CPU, both loaders take cores from the step. **Predict** DALI's speed-up over rung 2.
+# Rung 2 now loads with workers. On a GPU, the headroom that you measured with workers, in batches of 32, is roughly the most that DALI can gain (decoding on the GPU also saves copying the images there); on a CPU, both loaders take cores from the step. **Predict** DALI's speed-up over rung 2.
 
 # %%
 guess = None  # your number

@@ -242,7 +242,7 @@ def judge_photos(yours: Callable[..., Any], folder: Path, any_place: bool = Fals
            (max(map(max, read)) == SHARDS * EACH, "Labels start at 1.",
             "Subtract 1: shards count classes from 1, the network from 0."))  # fmt: skip
     twice = len(set(read[0]) & set(read[1]))
-    refuse((twice, f"in one epoch {twice} of {len(read[0])} images come on both ranks.", SHARD),
+    refuse((twice, f"in one epoch {twice} of {len(read[0])} images are read by both ranks.", SHARD),
            (all(order == sorted(order) for order in read),
             "the images come in the order of the files.", "Pass random_shuffle=True."),
            (not any_place and not uses(yours, 2), "It ignores `device`.",
