@@ -37,7 +37,7 @@ def find_checkpoint(name: str, epoch: int | None) -> tuple[str, int]:
     with contextlib.suppress(ValueError):
         prefix, of_file, images = checkpoint.parts(name)
         if epoch not in (None, of_file):
-            raise UserError(f"{name} is of epoch {of_file}, and {epoch} is asked for")
+            raise UserError(f"{name} has epoch {of_file}, not {epoch}: leave the epoch out")
         if not images:
             return prefix, of_file
     if epoch is not None:

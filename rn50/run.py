@@ -109,7 +109,7 @@ def check_outputs(given: Given, run_dir: Path | None) -> None:
 
 
 def with_model(resolved: Resolved, folder: Path) -> Resolved:
-    """Return the same run; a model without --model-prefix has three checkpoints in its folder."""
+    """Return the same run; without --model-prefix, its checkpoints are in its folder."""
     if resolved.config.model_prefix is not None or not makes_a_model(resolved.config):
         return resolved
     why, keep = "in the run's folder, the newest two and the best", resolved.config.keep or 2
