@@ -44,7 +44,7 @@ COURSE = (
            "communication", "How do many workers train one model?"),
     Lesson("04", "04_tfrecord", "TFRecord", 75, 60,
            "input", "Can the input keep up?"),
-    Lesson("05", "05_dali", "DALI", 75, 90,
+    Lesson("05", "05_dali", "DALI", 90, 90,
            "input", "Who decodes the images?"),
     Lesson("06", "06_mixed_precision", "Mixed precision", 90, 90,
            "compute", "How few bits are enough?"),

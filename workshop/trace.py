@@ -332,7 +332,7 @@ def draw(
         shown = [kind for kind in KINDS if kind in broad or total(every, kind) > 5 * least]
         keys = [plt.Rectangle((0, 0), 1, 1, label=kind, **look(kind)) for kind in shown]
         keys += bands[:1]
-        columns = 6 if len(keys) <= 6 else 4
+        columns = len(keys) if len(keys) <= 6 else (len(keys) + 1) // 2
         fig.legend(handles=keys, ncols=columns, loc="outside lower left")
     return output.figure_bundle(fig, f"One {of} of {short(length)}. {'; '.join(texts)}.")
 
