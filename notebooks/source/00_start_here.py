@@ -27,7 +27,7 @@ session = workshop.start("00", profile)
 epochs = epochs or session.epochs
 os.chdir(session.folder)  # everything below is written here
 os.environ |= {"DATA": str(session.data_root), "EPOCHS": str(epochs), "SEED": str(seed)}
-train = sorted(Path(session.data_root, "train").glob("*/*.jpg"))  # a folder per class
+train = sorted(Path(session.data_root, "train").glob("*/*.jpg"))  # one folder per class
 for old in Path().glob("run-*.json"):  # reports of an earlier session
     old.unlink()
 
@@ -57,7 +57,7 @@ workshop.figure(fig, alt=", ".join(examples))
 # %% [markdown]
 # The network, `tiny`, is a small version of ResNet-50: the same code, but much faster. A cell that starts with `%%bash -e` contains terminal commands; `$DATA`, `$EPOCHS` and `$SEED` were set above.
 #
-# - `-b`: images per step, the *batch*; with 2,400 training images, an epoch is 75 steps of 32
+# - `-b`: images per step, the *batch size*; with 2,400 training images, an epoch is 75 steps of 32
 # - `-e`: passes over the data, the *epochs*
 # - `-n 1`: train on one device, a GPU or a CPU
 # - `--image-shape 64` and `crop_area=0.5`: random crops of at least half of each image, scaled to 64 × 64 pixels
@@ -75,7 +75,7 @@ guess = None  # your number, in percent
 # %% [markdown]
 # Lines that begin with `--` list the main settings, with reasons. `top-1` is the percentage of images whose highest-scoring class is right; for training images, it is lower, because it is an average over the whole epoch and the crops are random. The learning rate is divided by ten after 1/3, 2/3 and 8/9 of the run, so late epochs change little.
 #
-# Next, the network classifies all validation images; `first $EPOCHS` names the weights that training saved. **Predict** the most frequent mistake.
+# Next, the network classifies all validation images; `first $EPOCHS` names the weights that training saved. Prediction rounds slightly differently from validation, so the accuracy can differ by an image or two. **Predict** the most frequent mistake.
 
 # %%
 pair = None  # the sign and what it is taken for, such as "yield taken for stop"
@@ -129,21 +129,21 @@ for run in runs:
     network, batch, workers, used = (flags[name]["value"] for name in names)
     total, wait, top1 = sum(seconds.values()), seconds["data"], run["metrics"]["val.top1"][-1]
     print(
-        f"{network}, batch {batch}, {workers} worker(s), seed {used}: {total:.0f} s to train,",
+        f"{network}, batch {batch}, {workers} worker(s), seed {used}: {total:.1f} s to train,",
         end=" ",
     )
-    print(f"{wait:.0f} s ({wait / total:.0%}) waiting for images and {total - wait:.0f} s", end=" ")
+    print(f"{wait:.1f} s ({wait / total:.0%}) waiting for images and {total - wait:.1f} s", end=" ")
     print(f"computing; validation is extra; top-1 {top1:.1f}%")
 print(f"You expected waiting to take, in %, with workers and without: {waiting or '?'}")
 
 # %% [markdown]
-# Without workers, the training process itself decodes between steps, so all decoding counts as waiting. With workers, a step waits only if decoding is slower than computing, or at the start of an epoch, when no batch is ready yet. A GPU continues with the steps already launched during the wait, so the waiting time is the most that faster input can save. Compare the totals and the computing times, too. If computing took longer with workers on a CPU, the workers slowed the network, because both need the cores: then less waiting need not mean a shorter run.
+# Without workers, the training process itself decodes between steps, so all decoding counts as waiting. With workers, a step waits only if decoding is slower than computing, or at the start of an epoch, when no batch is ready yet; in the first epoch, the workers themselves have to start. A GPU continues with the steps already launched during the wait, so the waiting time is the most that faster input can save. Compare the totals and the computing times, too. The logs show how much the speed varies between the epochs of one run (img/s): a difference in total time that is no larger may be chance. If computing took longer with workers on a CPU, the workers slowed the network, because both need the cores: then less waiting need not mean a shorter run.
 #
-# **Your turn:** change the batch instead. **Predict:** with 8 images per step, how many steps per epoch? Does the run take longer? Is the network more accurate? Copy the last training command to the cell below, replace `-b 32` with `-b 8`, delete `--data-nthreads 0`, and run it and the cell above again. The seed alone changes the top-1, too: the best and the worst of ten ResNet-50 runs were 4 points apart. Before you believe a difference, repeat both batches with `--seed 1` instead of `--seed $SEED`.
+# **Your turn:** change the batch size instead. **Predict:** with 8 images per step, how many steps per epoch? Does the run take longer? Is the network more accurate? Copy the last training command to the cell below, replace `-b 32` with `-b 8`, delete `--data-nthreads 0`, and run it and the cell above again. The seed alone changes the top-1 accuracy, too: among ten ResNet-50 runs in bfloat16 with different seeds, the best and the worst were 4 points apart. Before you believe a difference, repeat both runs with `--seed 1` instead of `--seed $SEED`.
+#
+# If you have a GPU, next restore `-b 32` and delete `--network tiny` to train ResNet-50. **Predict** how much longer it takes, with 36 times the work per image.
 #
 # <details><summary>Why?</summary>An epoch has 300 steps. Four times as many steps at a quarter of the learning rate should end about as accurate (*linear scaling*). But each step has a fixed cost, so the run takes longer. Notebook 02 explains both. On a GPU, steps of <code>tiny</code> may mostly wait for images or for kernels to be launched; then ResNet-50 takes far less than 36 times as long.</details>
-#
-# If you have a GPU, restore `-b 32` and delete `--network tiny` to train ResNet-50. **Predict** how much longer it takes, with 36 times the work per image.
 
 # %% language="bash" magic_args="-e"
 # # your predictions: steps per epoch: ?  seconds: ?  top-1: ?
@@ -169,7 +169,7 @@ nb00.show_step()
 expected = None  # two numbers: hours in FP32, in FP16
 
 # %% [markdown]
-# **Your turn:** write a formula for the hours, and one for the MB/s that storage must deliver. The cell after them checks both.
+# **Your turn:** in the next cell, write a formula for the hours, and one for the MB/s that storage must deliver. The cell after it checks both.
 
 
 # %%
@@ -189,7 +189,7 @@ from rn50lib import resnet
 training_hours = nb00.check("training_hours", training_hours)
 megabytes_per_second = nb00.check("megabytes_per_second", megabytes_per_second)
 images, passes, kilobytes = 1_281_167, 90, 115.44  # ImageNet's images, epochs, mean size
-work = resnet.resnet(50, 1000).train_flops(224)  # of an image: forward, and twice that backward
+work = resnet.resnet(50, 1000).train_flops(224)  # per image: forward, and twice as much backward
 print(f"{work / 1e9:.1f} billion operations per image (a multiply-add is two),", end=" ")
 print(f"{images * passes * work:.1e} in all")
 rows = []
@@ -209,8 +209,8 @@ workshop.table(rows, ["", "images/s", "hours", "needs MB/s", "TFLOP/s", "peak, T
 # (The V100's numbers are published; the H100's are measured, including its peak of 681 TFLOP/s.) In FP32, arithmetic explains most of the time: the V100 reaches 63% of its peak, and needs over three days. In FP16, it explains much less: the V100 reaches 28% of its peak, the H100 17% (12% of the 989 in its data sheet). Where does the rest of the time go? That is the course's question. The next cell computes the rate of your latest run; notebook 06 measures your machine's peak.
 
 # %%
-env, speeds = runs[-1]["env"], runs[-1]["metrics"]["train.total_ips"]  # without first steps
-rate = len(speeds) / sum(1 / speed for speed in speeds)  # equal images: the harmonic mean
+env, speeds = runs[-1]["env"], runs[-1]["metrics"]["train.total_ips"]  # without each first step
+rate = len(speeds) / sum(1 / speed for speed in speeds)  # as many images each: harmonic mean
 flops, size = env["model_flops"]["per_image"], env["axes"]["image_shape"]["value"]
 print(f"your latest run: {rate:,.0f} images/s, {rate * flops / 1e12:.2g} TFLOP/s", end=" ")
 print(f"({network}, {size} px: 1/{work / flops:,.0f} of the work per image)")
@@ -221,7 +221,7 @@ print(f"including each epoch's first step, training took {total:.1f} s.")
 # %% [markdown]
 # The published runs took 82.0 and 22.9 hours, 2 to 3% more than the formula gives. FP16, with a larger batch, is 3.6 times as fast. The H100's images were synthetic; with real ones and batch 128, an earlier version of the course's script reached 4,107 per second. Eight V100s reach 10,263.2 images/s (published), only 7.1 times the speed of one. They also have to exchange gradients, and they share the host's processors and its storage, which must deliver 1.2 GB/s.
 #
-# **Try it:** how many V100s would finish the training in one hour in FP16, if each adds its full speed? And if each adds an eighth of the speed of eight?
+# **Try it:** how many V100s would finish the training in one hour in FP16 if each were as fast as a single V100? And if each contributed one eighth of the speed of eight?
 
 # %%
 gpus = None, None  # your two numbers
@@ -239,7 +239,7 @@ workshop.course_map()
 workshop.ladder.figure()
 
 # %% [markdown]
-# Your runs read packed images (`recordio`), made by the set-up. In notebook 01, you pack images yourself and measure whether that pays off.
+# Your runs read images that the set-up had packed (`recordio`). In notebook 01, you pack images yourself and measure whether that pays off.
 #
 # ## If something does not work
 #
