@@ -45,7 +45,7 @@ if device.type == "cuda" and torch.cuda.mem_get_info()[1] < 40e9:
 # %% [markdown]
 # ## Where is the time going?
 #
-# The next cell traces your script with DALI, or else the finished one, in `float32` (recent GPUs: TF32). **Predict** the share of convolution: replace the `None` of `guess`, here and below.
+# The next cell traces your DALI script, or the finished one, in `float32` (recent GPUs: TF32). **Predict** the share of convolution: replace the `None` of `guess`, here and below.
 
 # %%
 guess = None  # percent of a step
@@ -71,9 +71,9 @@ print(f"both passes (forward and backward) {both_passes:.0%}.")
 # %% [markdown]
 # Once the input keeps up, computation dominates: arithmetic, mostly in convolutions, and memory traffic, mostly elsewhere. 16-bit numbers need half the memory and traffic of `float32`, and suitable hardware computes with them several times as fast.
 #
-# [NVIDIA's ResNet-50 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) processes 400.2 images per second on one V100 in FP32 and 1,442.6 in FP16. The method is from [Mixed Precision Training](https://arxiv.org/abs/1710.03740) (Micikevicius et al., 2017). Where does the factor of 3.6 come from, and what can go wrong?
+# [NVIDIA's ResNet-50 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) trains on 400.2 images per second on one V100 in FP32 and 1,442.6 in FP16. Method: [Mixed Precision Training](https://arxiv.org/abs/1710.03740) (Micikevicius et al., 2017). Where does the factor of 3.6 come from, and what can go wrong?
 #
-# On a CPU, this notebook times `bfloat16`. Without instructions for it (see above), convolutions become slower.
+# On a CPU, this notebook times `bfloat16`. If the processor has no instructions for it (see the first table), convolutions become slower.
 #
 # ## What each format can represent
 #
@@ -130,7 +130,7 @@ print(f"{len(batches)} steps, loss {loss.item():.2f}")
 
 # %%
 def on_gradients(model, use):
-    """Call `use` with the gradient of the output of each layer with products."""
+    """Call `use` with the gradient of the output of each convolution and linear layer."""
 
     def register(layer, inputs, output):
         output.register_hook(use)
@@ -168,7 +168,7 @@ print(f"Largest gradient of an output: {gradients.abs().max():.2g}", end=", ")
 print(f"of a weight: {weights.abs().max():.2g}")
 
 # %% [markdown]
-# Most gradients are below 2^-14, where `float16` has fewer bits or only zero. The fix: **multiply the loss** by a large number before the backward pass. By the chain rule, every gradient grows by the same factor, and the histogram moves to the right. Before the update, divide by it in `float32`.
+# Most gradients are below 2^-14, where `float16` keeps fewer bits or rounds to zero. The fix: **multiply the loss** by a large number before the backward pass. By the chain rule, every gradient grows by the same factor, and the histogram moves to the right. Before the update, divide by it in `float32`.
 #
 # *Gradients of weights* add up contributions from all pixels and images, so they can be much larger (last line above). **Predict:** at which power of two do they first overflow?
 
@@ -314,7 +314,7 @@ for wait in guess:
     print(f"loss {losses[0]:.2f}, then {losses[-1]:.2f}")
 
 # %% [markdown]
-# The scale falls until a step is good, and again when gradients grow. With a wait of 2,000, that explains all skipped steps. A short wait adds those lost to doubling: at most one in four.
+# The scale falls until a step is good, and again when gradients grow. With a wait of 2,000, that explains all skipped steps. A wait of 3 adds the steps lost to doubling: at most one in four.
 #
 # ## V100: 8 times the arithmetic, the same bandwidth. Why only 3.6?
 #
@@ -358,7 +358,7 @@ for name, peak in peaks.items():
 print(f"memory   {bandwidth / 1e9:10,.1f} GB/s")
 
 # %% [markdown]
-# A layer takes at least *operations / peak rate* and at least *bytes / bandwidth*. The larger of the two times is its **roofline**.
+# A layer takes at least *operations / peak rate* and at least *bytes / bandwidth*. The larger is its bound in the **roofline** model.
 #
 # **Your turn:** count operations and bytes of two layers of ResNet-50 in the forward pass. A multiplication and an addition are two operations; multiplications by padding count, too.
 #
@@ -403,7 +403,7 @@ for name, *ms, _, _ in rows:
     print(f"{name}: {ms[1] / ms[0]:.1f} × the count in {before}, {ms[3] / ms[2]:.1f} × in {half}")
 
 # %% [markdown]
-# *Gain* is the speed-up from 16 bits. A layer that gains more than counted is further above its bound in `float32`; one that gains less, in 16 bits. (Below 1 × the count? The layer beats the product or copy that set the limit, or the machine was busy: measure the limits again.)
+# *Gain* is the speed-up from 16 bits. A layer that gains more than counted is further above its bound in `float32`; one that gains less, in 16 bits. (Below 1 × the count, the limits were measured too low: measure them again.)
 #
 # ## Compare all precisions
 #
@@ -460,7 +460,7 @@ yours = speeds if same else {}
 session.expect({f"h100.{name}.ips": yours.get(name) for name in ("float16", "bfloat16")})
 
 # %% [markdown]
-# Compare rows by the ratios, taken turn by turn. If the MFU is lower in 16 bits, the other layers gain less than the peak does, or the convolutions come less close to it. (If it is over 100%, measure the limits again.) On a GPU, cuDNN often converts NCHW around a convolution, because its kernels for Tensor Cores want channels last; notebook 08 adds that layout to your script. On the recorded H100, `bfloat16` was slower than `float16`, because its batch-norm kernels were.
+# Compare rows by the ratios per turn. If the MFU is lower in 16 bits, the other layers gain less than the peak does, or the convolutions come less close to it. (If it is over 100%, measure the limits again.) On a GPU, cuDNN often converts NCHW around a convolution, because its kernels for Tensor Cores want channels last; notebook 08 adds that layout to your script. On the recorded H100, whose steps include the update, `bfloat16` was slower than `float16`, because its batch-norm kernels were.
 #
 # ## Trace two precisions
 #
@@ -562,7 +562,8 @@ for what, peak, dtype in [
     totals.append(sum(counted.values()))
     ips = 1000 * 96 / totals[-1]
     print(f"V100, {what}: {ips:,.0f} images/s by the count, × {totals[0] / totals[-1]:.2f}")
-print(f"Limits of the V100: {session.results['v100.fp16'].provenance}; {predicted(guess)}")
+print(f"Of the two gains, {predicted(guess)}.")
+print(f"Limits of the V100: {session.results['v100.fp16'].provenance}")
 
 # %% [markdown]
 # On the H100, more than half of the step does almost no arithmetic, and takes about as long as counted.
@@ -632,12 +633,12 @@ del pair, pairs
 #
 # ## Your turn: one more rung
 #
-# Add mixed precision to `runs/train.py`: `float16` with a `GradScaler` on a GPU; on a CPU, `bfloat16` with `GradScaler(enabled=False)`. DDP's `backward()` averages the gradients. Horovod must exchange them *before* `scaler.step` tests them, so that all ranks skip a step or none does: `optimizer.synchronize()` comes first, and `scaler.step(optimizer)` stays inside `skip_synchronize()`. Then run the next cell: it lists missing lines, shows a solution, folded, or tests the exchange on the CPU, where the scaler is off.
+# Add mixed precision to `runs/train.py`: `float16` with a `GradScaler` on a GPU; on a CPU, `bfloat16` with `GradScaler(enabled=False)`. DDP's `backward()` averages the gradients. Horovod must exchange them *before* `scaler.step` tests them, so that all ranks skip a step or none does: `optimizer.synchronize()` comes first, and `scaler.step(optimizer)` stays inside `skip_synchronize()`. The next cell lists missing lines, shows a solution, or tests the exchange on the CPU, where the scaler is off.
 
 # %%
 workshop.ladder.try_rung(
     "4_amp", ranks=2, only_yours=True, env={"CUDA_VISIBLE_DEVICES": ""},
-    image_size=32, batch_size=16, steps=3, warm_up=0,  # all classes
+    image_size=32, batch_size=16, steps=3, warm_up=0,  # 96 images
 )  # fmt: skip
 
 # %% [markdown]
@@ -691,8 +692,8 @@ print(f"{errors:.1f} standard errors; {predicted(guess)}")
 # - Exponent bits set the range, mantissa bits the precision: `float16` lacks range, `bfloat16` precision.
 # - A loss scale moves gradients into `float16`'s range. A fixed scale can fail silently.
 # - Many updates are too small for 16 bits, so the weights stay in `float32`.
-# - By the count, arithmetic-bound layers gain as much as the peak (8 on a V100), memory-bound ones a factor of 2.
+# - By the count, layers that stay arithmetic-bound gain as much as the peak (8 on a V100), those that change sides less, memory-bound ones a factor of 2.
 #
 # **Try it:** in `train_scaled`, round the weights to `bfloat16` after each step, and predict the new loss of the run `not rounded`.
 #
-# Next: how long does one prediction take?
+# Next: how long does a prediction take?

@@ -180,15 +180,18 @@ MISTAKES: dict[Function, list[Mistake]] = {
          "This is the backward pass alone.", "Add the reads and writes of the forward pass."),
         *((lambda layer, few=few: {"batch norm": few}.get(layer, accesses(layer)),
            "The batch norm reads too few arrays.",
-           "Forward it reads one array twice; backward, two arrays twice.") for few in (6, 7)),
+           "Forward it reads one array twice; backward, two arrays twice.")
+          for few in (3, 5, 6, 7)),
         (lambda layer: {"batch norm": 9}.get(layer, accesses(layer)),
          "There is one read too many.",
          "One pass yields mean and variance: add up x and x² together."),
-        (lambda layer: {"ReLU": 4}.get(layer, accesses(layer)), "The ReLU lacks one access.",
-         "Backward, it reads its output and the gradient, and writes a gradient."),
+        *((lambda layer, few=few: {"ReLU": few}.get(layer, accesses(layer)),
+           "The ReLU lacks accesses.",
+           "Backward, it reads its output and the gradient, and writes a gradient.")
+          for few in (2, 3, 4)),
         *((lambda layer, few=few: {"addition": few}.get(layer, accesses(layer)),
            "The addition lacks accesses.",
-           "Each of the two sums reads two arrays and writes one.") for few in (4, 5)),
+           "Each of the two sums reads two arrays and writes one.") for few in (3, 4, 5)),
     ],
     block_end: [
         (lambda fused: (2, 1) if fused else (4, 3), "One read is missing.",
