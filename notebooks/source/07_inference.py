@@ -176,7 +176,7 @@ if on_gpu:
     print(f"{launched} GPU kernels")
 
 # %% [markdown]
-# What does it cost just to *start* an operator? In the table, part of this cost is in *other* and part in the operator's own row; on a GPU, it is in *waiting*. The next cell times a short and a long chain of convolution, batch norm and ReLU on a single number, so that almost nothing is computed. The extra time of the long chain, divided by its extra operators, is the cost of one start. In the network, it may be higher: convolutions displace what the caches hold. **Predict:** what percentage of a prediction do all its starts take?
+# What does it cost just to *start* an operator? In the table, part of this cost is in *other* and part in the operator's own row; on a GPU, it is in *waiting*. The next cell times a short and a long chain of convolution, batch norm and ReLU on a single number, so that almost nothing is computed. The extra time of the long chain, divided by its extra operators, is the cost of one start. In the network, it may be higher: convolutions displace what the caches hold. **Predict:** what percentage of a prediction's time do all its starts take?
 
 
 # %%
@@ -209,7 +209,7 @@ print(f"{operators} starts of {1000 * per_start:.1f} µs take {started:.2f} ms,"
 print(f"{started / alone:.0%} of a prediction of {alone:.2f} ms; you predicted {guess}%")
 
 # %% [markdown]
-# The operators are 53 convolutions, 53 batch norms, 49 ReLUs, 16 additions, two poolings and a linear layer. If the share above is small (under 10% on two CPU cores), starting fewer operators gains little; faster convolutions gain more.
+# The operators are 53 convolutions, 53 batch norms, 49 ReLUs, 16 additions, two pooling operations and a linear layer. If the share above is small (under 10% on two CPU cores), starting fewer operators gains little; faster convolutions gain more.
 #
 # ## Fewer operators: fold the batch norms
 #
@@ -217,7 +217,7 @@ print(f"{started / alone:.0%} of a prediction of {alone:.2f} ms; you predicted {
 #
 # `gamma · (W x − mean) / std + beta  =  (gamma / std · W) x + (beta − gamma · mean / std)`, with `std = √(var + eps)`
 #
-# **Your turn:** write `fold`, which the cell below applies to every such pair. In PyTorch, gamma and beta are `norm.weight` and `norm.bias`; the rest is `norm.running_mean`, `norm.running_var` and `norm.eps`. `conv.weight` has the shape (channels out, channels in, height, width), and there is no `conv.bias`. **Predict** by how much the logits (the outputs before softmax) change and, judging by the table, how many times as fast folding can make a prediction.
+# **Your turn:** write `fold`, which the cell below applies to every such pair. In PyTorch, gamma and beta are `norm.weight` and `norm.bias`; the rest is `norm.running_mean`, `norm.running_var` and `norm.eps`. `conv.weight` has the shape (channels out, channels in, height, width), and there is no `conv.bias`. **Predict** by how much the logits (the outputs before softmax) change and, judging by the table, how many times as fast a prediction can become.
 #
 # The course's rule: a difference is clear if the ratios of at least five turns are all on the same side of 1.
 
@@ -264,7 +264,7 @@ speed = workshop.ratio(times["eager"] / times["folded"])
 print(f"In turns, the speed of folded over eager: {speed}")
 
 # %% [markdown]
-# The logits differ by rounding only. Don't compare the milliseconds of the two tables: speeds drift between two traces, and only turns compare speeds. On a CPU, folding saves the starts of the batch norms and their passes over the data. Part of this returns as *copy*: PyTorch's own convolution first copies the bias into its output. On a GPU, eager PyTorch adds the bias in a separate kernel, so as many kernels are launched as before. At batch 1, folding still saves the host the calls of 53 operators; at a large batch, it pays off only when `torch.compile` or an engine fuses the addition with the ReLU after it.
+# The logits differ by rounding only. Don't compare the milliseconds of the two tables: speeds drift between two traces, and only turns compare speeds. On a CPU, folding saves the starts of the batch norms and their passes over the data. Part of this returns as *copy*: one of PyTorch's convolutions first copies the bias into its output. On a GPU, eager PyTorch adds the bias in a separate kernel, so as many kernels are launched as before. At batch 1, folding still saves the host the calls of 53 operators; at a large batch, it pays off only when `torch.compile` or an engine fuses the addition with the ReLU after it.
 #
 # ## One launch for all kernels
 #
@@ -383,7 +383,7 @@ if slow:
 # %% [markdown]
 # ## Which version is fastest, and at which batch?
 #
-# All versions and batches take turns in random order. Speeds drift, so compare only within a race, and believe a small gain, such as folding's, only if a second race confirms it. On a GPU, `torch.compile` takes part only at the largest batch, because it compiles for each size. **Predict** the fastest version at batch 1 and at the largest.
+# All versions and batches take turns in random order. Speeds drift, so compare only within a race, and believe a small gain, such as folding's, only if a second race confirms it. On a GPU, `torch.compile` takes part only at the largest batch, because it compiles for each size. **Predict** the fastest version at batch 1 and at the largest batch.
 
 # %%
 guess = "?", "?"  # the names of two versions
@@ -416,14 +416,14 @@ for ax, n, yours in zip(axes, (small, large), guess, strict=True):
 fig.suptitle(f"Median and range of {rounds} turns; {device}, {session.dtype}, {size} px")
 workshop.figure(fig, alt="ms per batch of each version, with its range.")
 if on_gpu:
-    print(f"Batch {small}: the trace allows a graph a gain of at most {alone / busy:.1f}")
+    print(f"Batch {small}: the trace allows a graph of eager a gain of at most {alone / busy:.1f}")
 again = workshop.ratio(results["eager", small] / results["folded", small])
 clear = sum(one.clear and one.low > 1 for one in (speed, again))
 print(f"Folding at batch {small}: predicted {predicted:.2f}, then {speed.median:.2f},", end=" ")
 print(f"now {again.median:.2f}; clear gain in {clear} of 2 races")
 
 # %% [markdown]
-# A range as wide as 0.5 to 4 means that something else was running: run the race again. If the figure's medians and the printed ratios disagree, believe the ratios: each compares two times of the same turn, so drift cancels. If both races show a clear gain, folding's gain is confirmed. Otherwise it is not, even if the medians agree with the prediction: one disturbed turn can hide so small a gain. If the medians disagree with the prediction, run the trace and both races again before you doubt the prediction, which leaves out the cost of the bias.
+# A range as wide as 0.5 to 4 means that something else was running: run the race again. If the figure's medians and the printed ratios disagree, believe the ratios: each compares two times of the same turn, so drift cancels. If both races show a clear gain, folding's gain is confirmed. Otherwise it is not: one disturbed turn can hide so small a gain. If the medians disagree with the prediction, run the trace and both races again before you doubt the prediction, which leaves out the cost of the bias.
 #
 # *Where* is ONNX Runtime (GPU: `torch.compile`) faster than `folded`: in convolutions (with what is fused into them) or in the rest? **Predict** which part saves more.
 
@@ -463,7 +463,7 @@ caption = "The least of three profiles; " + (
 workshop.table(rows, ["", "convolution, ms", "the rest, ms"], caption)
 
 # %% [markdown]
-# On a CPU, PyTorch chooses a convolution's code by its input's size: its own, or that of the library oneDNN. Compare the engines' leads with the number of convolutions that run PyTorch's own code. On a GPU, both versions run cuDNN's convolutions by default, and `torch.compile` fuses the rest.
+# On a CPU, PyTorch chooses a convolution's code by its input's size: its own, or that of the library oneDNN. Compare the engines' leads with the number of convolutions that run PyTorch's own code. Even in oneDNN's code, PyTorch reorders the weights in every call (`ONEDNN_VERBOSE=1` lists this); the engines do it once, on loading. On a GPU, both run cuDNN's convolutions by default; `torch.compile` fuses the rest.
 #
 # ## A larger batch
 #
@@ -511,7 +511,7 @@ print(f"The network alone: {np.median(latency - preparing):.2f} ms; next: {reque
 #
 # Real requests arrive at their own rate, whatever the queue (an **open loop**), and latency counts from the arrival. There are two servers: *single* takes one request at a time; *batched* takes all that are waiting, up to 16 of them (**dynamic batching**). The **load** is the arrival rate times the service time of one request. Near 100%, *single* hardly ever pauses; above it, its queue grows for as long as requests arrive. The images are already prepared; if the server prepared them, too, its capacity would fall by the share above.
 #
-# **Your turn:** write `ideal_latencies`, a simulation of *single* without disturbances: a request starts when it has arrived and the server is free. Then write `take`, which chooses the real servers' batches. **Predict** the p95 of *single* at a load of 150% from the last line above. (By how much does each request wait longer than the request before it?)
+# **Your turn:** write `ideal_latencies`, a simulation of *single* without disturbances: a request starts when it has arrived and the server is free. Then write `take`, which chooses the real servers' batches. **Predict** the p95 of *single* at a load of 150% from the last line above. (How much longer does each request wait than the one before it?)
 
 
 # %%
@@ -626,7 +626,7 @@ ax.set_xlabel(f"p95 in ms (log scale), {session.sequences} sequences; {version},
 workshop.figure(fig, alt="p95 of both servers at each load, with its range.")
 
 # %% [markdown]
-# Your simulation uses the same arrivals, so any difference comes from the service times: a different mean changes the real load, and variation makes waits longer. If the second ratio is near 1, the changed mean explains the difference. Above 100%, small differences add up over all requests in the queue, and the p95 of *single* only reflects how long you measured. The simulated means differ by chance alone. Batching raises the load that a server can sustain, by at most the factor measured under *A larger batch*, but each request waits for its whole batch.
+# Your simulation uses the same arrivals, so any difference comes from the service times: a different mean changes the real load, and variation makes waits longer. If the second ratio is near 1, the changed mean explains the difference. Above 100%, small differences add up over all requests in the queue, and the p95 of *single* only reflects how long you measured. The simulated means differ by chance. Batching raises the load that a server can sustain, by at most the factor measured under *A larger batch*, but each request waits for its whole batch.
 #
 # ## Where is the time going now?
 
@@ -637,15 +637,15 @@ print(
     f"No queue, p50 {p50:.1f} ms from a file: preparation {share:.0f}%, network {100 - share:.0f}%"
 )
 print(
-    f"80% load, p95 {np.median(p95s):.1f} ms from an array: waiting {waiting:.0%}, network {1 - waiting:.0%}"
+    f"{middle:.0%} load, p95 {np.median(p95s):.1f} ms from an array: waiting {waiting:.0%}, network {1 - waiting:.0%}"
 )
 session.note("preparation", share, "%", "share of a request spent on preparation")
 session.note("p95", float(p95), "ms", f"p95 of one run of {requests} requests, no queue")
-what = f"p95 of single at 80% load ({min(p95s):.1f} to {max(p95s):.1f} ms)"
+what = f"p95 of single at a real load of {middle:.0%} ({min(p95s):.1f} to {max(p95s):.1f} ms)"
 session.note("p95_load", float(np.median(p95s)), "ms", what)
 
 # %% [markdown]
-# Without a queue, a request's time is only preparation and computation; at 80% load, the slowest 5% mostly wait for others. So publish latency and throughput together with batch, image size, precision, threads and load.
+# Without a queue, a request's time is only preparation and computation; near 80% load, the slowest 5% mostly wait for others. So publish latency and throughput together with batch, image size, precision, threads and load.
 #
 # ## Key takeaways
 #
@@ -655,6 +655,6 @@ session.note("p95_load", float(np.median(p95s)), "ms", what)
 # - Call a version faster only if it wins every turn (for a small gain, in two races). Then ask a profiler why.
 # - Report p95 or p99 at a stated load, measured with an open loop and several sequences of arrivals.
 #
-# **Try it:** add `"by 2": 2` and `"by 8": 8` to `servers`, so that all take turns on the same arrivals. Which has the lowest p95 at each load, and is it clear?
+# **Try it:** add `"by 2": 2` and `"by 8": 8` to `servers`, so that all take turns on the same arrivals. Which has the lowest p95 at each load, and is it clear (`workshop.ratio(tails[1.5, "by 8"] / tails[1.5, "batched"])`)?
 #
 # The last notebook asks whether eight more GPUs pay off.

@@ -66,7 +66,7 @@ def graph_gain(batch: int, launches: float, kernels: float) -> float:
     return max(launches, work) / work
 
 
-GAINS = ((1, 4.0, 0.5), (4, 4.0, 0.5), (16, 4.0, 0.5))  # batch, launches and kernels
+GAINS = ((1, 4.0, 0.5), (3, 4.0, 0.5), (16, 4.0, 0.5))  # batch, launches and kernels
 GAIN_MISTAKES: tuple[Mistake, ...] = (
     (lambda n, launches, kernels: 1 + launches / (n * kernels), "You add launches and kernels.",
      "They overlap: eager takes as long as the longer of the two."),
@@ -162,6 +162,9 @@ MISTAKES: dict[str, tuple[tuple[Callable[..., Tensor], str, str], ...]] = {
         (lambda w, g, b, m, v, s: g / s * w,
          "The factor runs along the columns of the kernel: broadcasting starts at the last axis.",
          "The output channels come first: scale.view(-1, 1, 1, 1)."),
+        (lambda w, g, b, m, v, s: (g / s).view(1, -1, 1, 1) * w,
+         "The factor runs along the input channels.",
+         "The output channels come first: scale.view(-1, 1, 1, 1)."),
         (lambda w, g, b, m, v, s: w, "The weight is unchanged.",
          "Multiply it by norm.weight / std."),
     ),
@@ -170,6 +173,8 @@ MISTAKES: dict[str, tuple[tuple[Callable[..., Tensor], str, str], ...]] = {
          "Subtract scale * norm.running_mean from beta."),
         (lambda w, g, b, m, v, s: b - m, "The mean is not scaled.",
          "Scale it, too: beta - scale * norm.running_mean."),
+        (lambda w, g, b, m, v, s: g / s * (b - m), "beta is scaled, too.",
+         "Scale only the mean: beta - scale * norm.running_mean."),
         (lambda w, g, b, m, v, s: b - g * m, "std is missing.",
          "Divide by the same std as in the weight."),
         (lambda w, g, b, m, v, s: b, "The mean is missing.",
