@@ -127,11 +127,11 @@ measure = nb08_checks.check("measure", measure, "clock.py")
 # %% [markdown]
 # ## Seven mistakes
 #
-# Most experiments below compute *n* ratios of a wrong result to a right one, in turns if possible. The rule of this course, `workshop.ratio`: a difference is clear if *n* ≥ 5 and all ratios are on one side of 1. With *n* = 5, two equally fast variants look clearly different in 1 of 16 comparisons, so repeat one before you act on it. For each mistake, **predict** the ratio of wrong to right.
+# Most experiments below compute *n* ratios of a wrong result to a right one, in turns if possible. The rule of this course, `workshop.ratio`: a difference is clear if *n* ≥ 5 and all ratios are on one side of 1. With *n* = 5, two equally fast variants look clearly different in 1 of 16 comparisons, so repeat a comparison before you act on it. For each mistake, **predict** the ratio of wrong to right.
 #
 # ### 1. No warm-up, and a clock that does not wait
 #
-# The first steps allocate memory and choose kernels. On a GPU, `step` returns as soon as its work is queued. On a CPU, it returns when it is done, so the next cell runs it in a thread, which stands in for the queue.
+# The first steps allocate memory and choose kernels. On a GPU, `step` returns as soon as its work is queued. On a CPU, it returns when it is done, so the next cell runs it in a thread, which stands in for the queue (and may be slower than your clock's steps).
 
 
 # %%
@@ -207,7 +207,7 @@ print(f"your warm steps: the best of 5 is {above:.1%} above the mean")
 #
 # NVIDIA's table (see [below](#Predict-GPUs-you-do-not-have)) reports FP16 as 3.6 times as fast as FP32 on a V100, but with 208 images per step instead of 96. Everything you compare must have the same batch and **take turns**, so that a slowdown affects all.
 #
-# **Your turn: write `in_turns`**, in two or three lines. `once(work)` measures a `work` once, and `works` is a list of them.
+# **Your turn: write `in_turns`**. `once(work)` measures a `work` once, and `works` is a list of them.
 
 
 # %%
@@ -233,7 +233,7 @@ print(
 show("3. unequal batches", (batch / half_s) / (fewer / small_s), full_s / half_s, guess, "times")
 
 # %% [markdown]
-# The larger batch's own gain was credited to 16 bits.
+# The larger batch's own gain was credited to 16-bit precision.
 #
 # ### 4. A sweep
 #
@@ -272,13 +272,13 @@ torch.cuda.empty_cache()  # the processes below need the memory
 # grep -A 3 'total_ips, images' log.txt || cat log.txt
 
 # %% [markdown]
-# Accept a number only if *this* run wrote it and exited with 0. `rn50 benchmark`, with the flags of NVIDIA's `benchmark.py`, reports a batch size that was never filled as "failed".
+# Accept a number only if *this* run wrote it and exited with 0. `rn50 benchmark` reports a batch size that was never filled as "failed".
 #
 # ### 6 and 7. A loader that fills its queue, or restarts
 #
-# While you validate or save, the `DataLoader` fills its queue, and a short epoch then only drains that queue.
+# In a pause within an epoch (to validate or save), the `DataLoader` fills its queue; a clock that covers only the next few batches measures that queue.
 #
-# In [NVIDIA's commands](../docs/recipes.md#what-the-published-speeds-measured), `--num-examples 25600` sets the length of DALI's iterator: with eight GPUs, that means about six restarts in 100 timed iterations (according to NVIDIA's source code). For 6, the next cell times 3 batches after a pause, then 10 after the queue is empty; for 7, epochs of 10 batches and one long epoch. A restart starts new processes with an empty queue; with `persistent_workers`, the processes stay, as DALI's threads do.
+# In [NVIDIA's commands](../docs/recipes.md#what-the-published-speeds-measured), `--num-examples 25600` sets the length of DALI's iterator: with eight GPUs, that means about six restarts in 100 timed iterations (according to NVIDIA's source code). For 6, the next cell times 3 batches after a pause, then 10 with an empty queue; for 7, epochs of 10 batches and one long epoch. A restart starts new processes with an empty queue; with `persistent_workers`, the processes stay, as DALI's threads do.
 
 # %%
 from PIL import Image
@@ -300,7 +300,7 @@ for _ in range(session.turns):
     time.sleep(0.5)  # validation, a checkpoint
     short.append(3 * 8 / sum(measure(lambda: next(batches), 3, 0, no_wait)))
     long.append(10 * 8 / sum(measure(lambda: next(batches), 10, 4, no_wait)))
-show("6. short epochs", short, long, guesses[6])
+show("6. a pause before", short, long, guesses[6])
 batches = None  # ends the readers
 
 
@@ -308,6 +308,7 @@ def loader_rate(files, epochs, persistent=False):
     loader = DataLoader(files, 8, num_workers=2, collate_fn=read, persistent_workers=persistent)
     begin = time.perf_counter()
     images = sum(len(batch) for _ in range(epochs) for batch in loader)
+    del loader  # ends persistent workers, too: the others have ended by then
     return images / (time.perf_counter() - begin)
 
 
@@ -319,7 +320,7 @@ show("7. restarts", restarts, without, guesses[7])
 show("7. restarts, persistent workers", persistent, without)
 
 # %% [markdown]
-# Time more batches than the queue holds. Include restarts only if your training has them. If only the first ratio of 7 is clearly below 1, the cost is that of starting processes. If the ratio of 6 or the first of 7 is unclear, rerun the cell.
+# Time more batches than the queue holds. Include restarts only if your training has them. If only the first ratio of 7 is clearly below 1, the cost is that of starting and ending processes. If the ratio of 6 or the first of 7 is unclear, rerun the cell.
 #
 # ## Before you buy: tune one device
 #
@@ -331,7 +332,7 @@ show("7. restarts, persistent workers", persistent, without)
 #
 # Rung 6 adds `torch.compile` ([is it slow?](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step); Horovod then overlaps nothing).
 #
-# Change `runs/train.py` before you open the first diff. **Predict** rung 5's speed-up over rung 4 as `guess`, then run all rungs in turns. (Without any of these settings, the finished script runs instead. Without two GPUs, each rung has one rank, and rung 2 is left out. Rung 6, always the finished script, needs a GPU and `compiled = True`, above.)
+# Change `runs/train.py` before you open the first diff. **Predict** rung 5's speed-up over rung 4 as `guess`, then run all rungs in turns. (If your script uses none of these settings, the finished one runs instead. With fewer than two GPUs, each rung has one rank, and rung 2 is left out. Rung 6, always the finished script, needs a GPU and `compiled = True`, above.)
 
 # %%
 from workshop import ladder
@@ -376,7 +377,7 @@ ladder.figure()
 # %% [markdown]
 # ## Where is the time going now?
 #
-# Compare rungs in the right half of the figure: its ratios are taken turn by turn. The bars on the left are medians of different turns and can mislead. If one dot is far from the others, something else ran: race again. With one rank on a CPU, rung 5 changes only the layout: expect little. (The recorded H100 gained 1.62 from layout and kernels, in an earlier script that copied each batch.) On a CPU, nearly everything is *compute*, which `--trace` breaks down; a cheaper loader shortens it, too. A fast GPU also waits for *input* until rung 3. The MFU can fall although training gets faster: the peak is higher in 16 bits, but layers that only move bytes cannot use it.
+# Compare rungs in the right half of the figure: its ratios are taken turn by turn. The bars on the left, and the MFU, use medians of different turns and can mislead. If a rung's dots are far apart, something else ran: race again. With one rank on a CPU, rung 5 changes only the layout: expect little. (The recorded H100 gained 1.62 from layout and kernels, in an earlier script that copied each batch.) On a CPU, nearly everything is *compute*, which `--trace` breaks down; a cheaper loader shortens it, too. A fast GPU also waits for *input* until rung 3. The MFU can fall although training gets faster: the peak is higher in 16 bits, but layers that only move bytes cannot use it.
 #
 # ## Predict several ranks, then explain
 #
@@ -523,7 +524,7 @@ both = [cause for name, cause in clear if name == "weak" and ("strong", cause) i
 print("Clear causes, in both measurements:", ", ".join(both) or "none")
 
 # %% [markdown]
-# *alone* times the number of ranks is the speed without losses. In strong scaling, it is lower if a smaller batch takes more than its share of the time. The × of a cause is (*alone* + cause) / *alone*, on rank 0. On a CPU, your clock (one process, all cores) may be faster than all ranks. If the exchange is clearly shorter than α-β, the backward pass hid part of it. If it is clearly longer, and your line is within 20% at 26 MB, DDP's copies or slower computing add to it; `noop_hook`, as in notebook 03, separates them. Otherwise, you cannot tell. (One dot is far off? Something else ran: repeat from `bench.py` on.)
+# *alone* times the number of ranks is the speed without losses. In strong scaling, it is lower if half a batch takes more than half the time. The × of a cause is (*alone* + cause) / *alone*, on rank 0. On a CPU, your clock (one process, all cores) may be faster than all ranks. If the exchange is clearly shorter than α-β, the backward pass hid part of it. If it is clearly longer, and your line is within 20% at 26 MB, DDP's copies or slower computing add to it; `noop_hook`, as in notebook 03, separates them. Otherwise, you cannot tell. (If one dot is far off, repeat from `bench.py` on.)
 #
 # ## Predict GPUs you do not have
 #
@@ -559,7 +560,7 @@ workshop.table(rows, ["published", "GPUs", *models], "Error of the predicted spe
 print(f"closest: {models[errors.argmin()]}; you expected {closest or '?'}")
 
 # %% [markdown]
-# Bandwidth and latency alone explain almost none of the V100s' loss. On the A100s, *perfect* misses the mixed-precision rows by 1.5 and 2.3%, *stragglers* by 5.1 and 6.7%. Over all eight rows, the last two err by 3 to 4% on average, with different causes. Neither is plausible: with the same links, *communication* needs 6 to 7% of the bandwidth in mixed precision but 20 to 33% in FP32; with the same GPUs, *stragglers* needs steps that vary by 7 to 17%, then by 3 to 4%. A model can predict a speed without explaining it. Only controls and a trace show *why* a step takes longer, for example where the 18 ms of notebook 03 went.
+# Bandwidth and latency alone explain almost none of the V100s' loss. On the A100s, *perfect* misses the mixed-precision rows by 1.5 and 2.3%, *stragglers* by 5.1 and 6.7%. Over all eight rows, the last two err by 3 to 4% on average, with different causes. Neither is plausible. With the same links, *communication* needs 6 to 7% of the bandwidth in mixed precision but 20 to 33% in FP32. With the same GPUs, *stragglers* needs step times that vary by 7 to 17%, then only by 3 to 4%. A model can predict a speed without explaining it. Only controls and a trace show *why* a step takes longer.
 #
 # ## Decide
 #
@@ -580,11 +581,11 @@ cluster = f"--compute-ips {ips:.0f} --batch {gpu_batch} --network {network} --pr
 os.environ["CLUSTER"] = cluster
 
 # %% language="bash" magic_args="-e"
-# # apart from the wires, stragglers are the only loss; "Your decision", below, adds other causes
+# # apart from the wires, stragglers are the only loss; "Your decision", below, also tries communication
 # rn50 scale --gpus 1,8,16,64,512 --dtype float16 --gradient-bytes 2 $CLUSTER
 
 # %% [markdown]
-# Weak scaling makes the global batch larger: **predict** how many points a batch of 65,536 loses, with a linearly scaled learning rate and five epochs of warm-up. Goyal et al. ran each batch size five times.
+# Weak scaling makes the global batch larger: **predict** how many points a batch of 65,536 loses, with a linearly scaled learning rate and five epochs of warm-up.
 
 # %%
 guess = None  # points of accuracy lost
@@ -596,7 +597,7 @@ print(f"lost: {lost:.1f} points; you predicted {guess or '?'}")
 # %% [markdown]
 # Up to about 8,192 images per step, almost no accuracy is lost. Beyond that, use strong scaling or a recipe for large batches.
 #
-# Below, both models are fitted once to a DGX-1, which is one host, and once to DLPerf's four hosts. (Over 100 Gbit/s, 16 V100s are 1.69 (mixed) and 1.92 (FP32) times as fast as 8. A step of an H100 is shorter, so the same wire takes up a larger share.) If the predictions disagree, measure first: rent two such hosts for an hour, and run `bench.py` on one, then on both (`torchrun --nnodes 2 …`). Its causes say which model to trust: *stragglers* if the clear loss is waiting, *communication* if it is the exchange.
+# Below, *stragglers* and *communication* are each fitted to a DGX-1 (one host) and to DLPerf's four hosts. (In DLPerf, over 100 Gbit/s, 16 V100s are 1.69 times as fast as 8 in mixed precision, 1.92 times in FP32. An H100's steps are shorter, so the same wire takes a larger share.) If the predictions disagree, measure first: rent two such hosts for an hour, and run `bench.py` on one, then on both (`torchrun --nnodes 2 …`). Its causes say which model to trust: *stragglers* if most of the clear loss is waiting, *communication* if most of it is the exchange. Neither describes contention.
 #
 # ## Your decision
 #
