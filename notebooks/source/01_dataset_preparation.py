@@ -335,7 +335,7 @@ for readers, expected in guess.items():
 # %% [markdown]
 # The readers' waits overlap, so eight are several times as fast as one. If 32 are no faster, the limit is not the simulated storage, which has none. If cores are free, it is probably Python's lock (the GIL): try more processes. Packing gains no speed if readers are faster than training: for which of the four would you pack?
 #
-# <details><summary>Answer</summary>For speed, at most for those that no line above names: no number of readers was always enough for them. If a median is high enough and only the slowest turn is not, run the cell again before you decide. Even then, try processes first.</details>
+# <details><summary>Answer</summary>For speed, at most for those that no line above names: no number of readers always kept up with them. If a median is high enough and only the slowest turn is not, run the cell again before you decide. Even then, try processes first.</details>
 #
 # **Try it** on shared storage: call `reading_rate(Path.read_bytes, files, 8)` with 1,000 files that have not been read recently.
 #
@@ -386,7 +386,7 @@ print(f"This machine has {session.machine.cores}; you expected {guess} for 8 H10
 session.note("one_core", float(one), "img/s", "read and decoded on one core, without a crop")
 
 # %% [markdown]
-# Decoding takes nearly all of the time (the cache is warm), so no record format helps. Training also crops and scales; loaders that decode only the crop save some of that. If a machine lacks cores, let the GPU decode (notebook 05), or store smaller images.
+# Decoding takes nearly all of the time (the cache is warm), so a different record format would not help. Training also crops and scales; loaders that decode only the crop save some of that. If a machine lacks cores, let the GPU decode (notebook 05), or store smaller images.
 #
 # Quality 95 hardly changes the size here, but changes the pixels: the error is the mean change of a colour value, after scaling back. Resizing removes detail: NVIDIA's recipe enlarges crops of as little as 5% of the area (torchvision's default: 8%) to 224 × 224. From a 500 × 375 image, such a crop has about 97 × 97 real pixels, but only 66 × 66 after resizing to 256.
 #
@@ -445,7 +445,7 @@ fig.suptitle(f"The worst of {session.flips} flipped bits: a mean error of {error
 workshop.figure(fig, alt="An image, and its copy, damaged by a flipped bit")
 
 # %% [markdown]
-# CMYK, grey and PNG files decode, but not always to three channels: convert all to RGB. The cut file fails only when its pixels are read, not in `Image.open`. Decoders miss most flipped bits. Many hardly change the image; others discolour everything after them, as JPEG stores each block's mean as the difference from the previous block's. RecordIO has no checksums, so this project's `im2rec` also writes `PREFIX.crc`, with the byte at which each record starts and a checksum of its content; MXNet and DALI ignore it.
+# CMYK, grey and PNG files decode, but not always to three channels: convert all to RGB. The cut file fails only when its pixels are read, not in `Image.open`. Decoding misses most flipped bits. Many hardly change the image; others discolour everything after them, as JPEG stores each block's mean as the difference from the previous block's. RecordIO has no checksums, so this project's `im2rec` also writes `PREFIX.crc`, with the byte at which each record starts and a checksum of its content; MXNet and DALI ignore it.
 #
 # **Your turn:** write `changed`, which finds the damaged records. The checksum is a CRC-32C: `google_crc32c.value(content)`. TFRecord uses CRC-32C, too (notebook 04). The next cell flips one bit in a copy of the records.
 
@@ -455,7 +455,7 @@ import google_crc32c
 
 
 def changed(records, sums):
-    """Return each `i` for which the content of record `i` has a checksum other than in `sums`.
+    """Return each `i` for which the checksum of record `i`'s content differs from `sums`.
 
     `sums` is a dictionary from each of `records.offsets` to the record's checksum.
     """

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 04 · TFRecord
 #
-# After this notebook, you can measure whether the input limits a training run, write and read TFRecord shards record by record, and build an input pipeline in PyTorch or, stage by stage and for many ranks, in tf.data.
+# After this notebook, you can measure whether the input limits a training run, write and read TFRecord shards record by record, and build an input pipeline in PyTorch and, stage by stage and for many ranks, in tf.data.
 #
 # **Time:** 75 minutes · **Needs:** notebook 03, and TensorFlow for tf.data · **On a CPU:** about 3 minutes to run
 
@@ -82,7 +82,8 @@ for _ in range(rounds):
         next(loop)
     seconds.append((time.perf_counter() - begin) / (batch_size * session.batches))
 loop_s = np.median(seconds)
-print(f"The loop prepares {1 / loop_s:.0f} images/s on one core")
+print(f"The loop prepares {1 / loop_s:.0f} images/s on one core", end=" ")
+print(f"({1 / max(seconds):.0f} to {1 / min(seconds):.0f} in {rounds} rounds)")
 gpus = {f"{n} V100, published": f"published.v100.{n}gpu.fp16.ips" for n in (1, 8)}
 for gpu, key in (gpus | {"1 H100, recorded": "input.h100.synthetic"}).items():
     needed = session.results[key].value
@@ -271,7 +272,7 @@ class Shards(torch.utils.data.IterableDataset):
 
 
 # %% [markdown]
-# The next cell starts the workers and feeds a simulated device, which sleeps for as long as a real one would compute (`device` is its speed). If you have a GPU, it stays idle. Two inputs take turns; the printed ratio is the median of the turns' ratios, not the ratio of the two speeds. A difference is clear if there are at least five turns, all on the same side of 1.
+# The next cell starts the workers and feeds a simulated device, which sleeps for as long as a real one would compute (`device` is its speed). If you have a GPU, it stays idle. Two inputs take turns; the printed ratio is the median of the turns' ratios, not the ratio of the two medians. A difference is clear if there are at least five turns, all on the same side of 1.
 #
 # **Predict** how many times as fast as the Python loop the workers are. Each later cell that calls `measure` compares another pair: predict its ratio, too.
 
@@ -486,19 +487,20 @@ workshop.figure(fig, alt=f"Images/s with a device of {device:,.1f}: {found}.")
 # %% [markdown]
 # ## Which input, and how many cores?
 #
-# Now the inputs that work ahead take turns without a device. If the speed grows linearly with the cores, the number of cores that keep a device busy is its images/s divided by those of one core. **Predict** whether tf.data is faster than PyTorch's workers, and how many cores one H100 needs with each. (For the Python loop, see the first output.)
+# Now the Python loop, on one core, and the inputs that work ahead, on all cores, take turns without a device. If the speed grows linearly with the cores, the number of cores that keep a device busy is its images/s divided by those of one core. **Predict** whether tf.data is faster than PyTorch's workers, and how many cores one H100 needs with each.
 
 # %% tags=["results"]
 guess = "?"  # such as "the same; 20 cores"
 h100 = session.results["input.h100.synthetic"].value
-names = [name for name in timed if name in ahead]
+names = ["Python loop", *(name for name in timed if name in ahead)]
 turns = np.array([[rate(name, compute_s=0) for name in names] for _ in range(rounds)])
-for name, all_cores in zip(names, np.median(turns, axis=0), strict=True):
-    print(f"{name}: {all_cores / cores:,.0f} images/s per core;", end=" ")
-    print(f"one H100 (recorded) needs {cores * h100 / all_cores:.1f} cores")
-print(f"It needs {h100 * loop_s:.1f} loops. You predicted {guess}")
+for name, median in zip(names, np.median(turns, axis=0), strict=True):
+    used = 1 if name == "Python loop" else cores
+    print(f"{name}: {median / used:,.0f} images/s per core;", end=" ")
+    print(f"one H100 (recorded) needs {used * h100 / median:.1f} cores")
+print("You predicted", guess)
 if TF:
-    over = workshop.ratio(turns[:, -1] / turns[:, 0])
+    over = workshop.ratio(turns[:, -1] / turns[:, 1])
     print(f"pipeline over PyTorch workers: {over}")
     if not over.clear:
         print("No clear difference: use the input of your framework.")
@@ -509,7 +511,7 @@ if TF:
 session.expect({f"input.h100.{way}": None for way in ("synthetic", "dali", "tfrecord")})
 
 # %% [markdown]
-# The loop ran alone and was not timed in turns with these inputs, so a few percent between cores and loops mean nothing. More cores than loops are plausible: busy cores slow each other down, and workers also copy batches. These cores feed one GPU, and the training process needs some, too. In a server, eight GPUs share roughly 100 to 200 cores. DALI (notebook 05) can decode on the GPU instead: that frees CPU cores, but costs the recorded H100 a tenth of its speed (4,424 of 4,875).
+# If the workers make fewer images per core than the loop, that is plausible: busy cores slow each other down, and workers also copy batches. If the loop is much faster here than in the first output, that one was disturbed, or read files that were not in memory. These cores feed one GPU, and the training process needs some, too. In a server, eight GPUs share roughly 100 to 200 cores. DALI (notebook 05) can decode on the GPU instead: that frees CPU cores, but costs the recorded H100 a tenth of its speed (4,424 of 4,875).
 #
 # ## How good is a shuffle buffer?
 #
@@ -577,6 +579,6 @@ if TF:
 # ## Key takeaways
 #
 # - TFRecord replaces many small files with a few large ones. Its checksums detect damaged records, but not features that a program misreads. For PyTorch, shards can also be tar files ([WebDataset](https://github.com/webdataset/webdataset)) or MDS ([MosaicML Streaming](https://github.com/mosaicml/streaming)).
-# - Give every shard to one worker of one rank, before anything shuffles. Shuffle across the classes when you write the shards.
+# - Assign every shard to exactly one worker of one rank before you shuffle its records. Shuffle across the classes when you write the shards.
 #
-# **Try it:** predict which stages keep a V100 in FP32 (same table: 400.2 images/s) busy, then call `rate(name, batch_size / 400.2)` in a new cell. Or set `antialias=False` in `decode_crop`, and rerun the cells from there on: does the ranking of tf.data and PyTorch's workers change? With a GPU, replace the sleep in `rate` with a training step on a fixed batch, followed by `torch.cuda.synchronize()`: does the ranking stay?
+# **Try it:** predict which stages keep a V100 busy in FP32 (400.2 images/s, from the table linked at the top), then call `rate(name, batch_size / 400.2)` in a new cell. Or set `antialias=False` in `decode_crop`, and rerun the cells from there on: does the ranking of tf.data and PyTorch's workers change? With a GPU, replace the sleep in `rate` with a training step on a fixed batch, followed by `torch.cuda.synchronize()`: does the ranking stay?

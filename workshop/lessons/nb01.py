@@ -143,7 +143,7 @@ def judge_readers(yours: Function, readers: int) -> None:
 
 
 def changed(records: Any, sums: dict[int, int]) -> list[int]:
-    """Return each `i` for which the content of record `i` has a checksum other than in `sums`.
+    """Return each `i` for which the checksum of record `i`'s content differs from `sums`.
 
     `sums` is a dictionary from each of `records.offsets` to the record's checksum.
     """
