@@ -19,6 +19,7 @@ FILES = ("README.md", "LICENSE", "CHANGELOG.md", "Makefile", "Dockerfile", "envi
          ".gitignore")  # fmt: skip
 FOLDERS = ("rn50lib", "rn50", "data_prep", "workshop", "notebooks", "exercises", "docs", "scripts",
            "benchmarks")  # fmt: skip
+OURS = ("actions/workflows", "| `make test`")  # lines of README.md about tests, which stay here
 LEFT_OUT = shutil.ignore_patterns("solutions", "__pycache__", ".*", "*.ipynb", "*.so")
 
 
@@ -34,6 +35,9 @@ def release(root: Path, target: Path) -> None:
         shutil.copytree(root / name, target / name, ignore=LEFT_OUT, copy_function=copy)
     for name in FILES:
         shutil.copy(root / name, target / name)
+    readme = (root / "README.md").read_text(encoding="utf-8").splitlines(keepends=True)
+    kept = [line for line in readme if not any(part in line for part in OURS)]
+    (target / "README.md").write_text("".join(kept), encoding="utf-8")
     for master in build.masters(target):
         write_file(build.target(master), build.build(target, master))
     shutil.copy(target / "workshop" / "templates" / "learners.md", target / "CONTRIBUTING.md")
