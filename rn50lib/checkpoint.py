@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rn50lib.config import TrainConfig, flag_name, scoped, text_of
+from rn50lib.config import FLAGS, TrainConfig, flag_name, scoped, text_of
 from rn50lib.data.classes import Classes, check_agreement, kept_rows, unnamed
 from rn50lib.errors import UserError, first_line, first_names
 from rn50lib.files import (
@@ -48,10 +48,9 @@ SAME = {  # of what a resumed run and its checkpoint must share, besides the sco
     "data": "--data-root",
     "init_from": "--init-from",
 }
-CHANGEABLE = (  # what a resumed run says of itself if it differs
-    "n", "batch_size", "macrobatch_size", "dtype", "lr", "num_epochs", "warmup_epochs",
-    "lr_step_epochs",
-)  # fmt: skip
+# what a resumed run says of itself if it differs
+CHANGEABLE = ("n", "batch_size", "macrobatch_size", "dtype", "image_shape",
+              *(name for name, flag in FLAGS.items() if flag.group == "recipe"))  # fmt: skip
 
 
 @dataclass
@@ -143,10 +142,10 @@ class CheckpointManager:
         left = "" if found.epoch < config.num_epochs else "; --num-epochs asks for no more"
         progress.say(f"resumed from {file}: {epochs_done} done{more}{left}")
         for name in CHANGEABLE:
-            now, was = getattr(config, name), found.config.get(name)  # a default is not stored
+            now, was = getattr(config, name), found.config.get(name, FLAGS[name].default)
             now, was = (text_of(tuple(x) if isinstance(x, list) else x) for x in (now, was))
             if found.config and was != now:
-                change = f"{now}, not {was}".replace("None", "unset")
+                change = f"{now or None}, not {was or None}".replace("None", "unset")
                 progress.say(f"from now on {flag_name(name)} is {change}")
         return found.epoch
 

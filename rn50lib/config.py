@@ -288,7 +288,7 @@ class TrainConfig:
         "run", "iterations per epoch", "output", low=1, chosen="the whole data set",
         also="--epoch-size")] = None
     num_examples: Annotated[int | None, Flag(
-        "run", "use only this many training images per epoch", "input", low=1)] = None
+        "run", "use only this many training images per epoch", "input resume", low=1)] = None
     test_io: Annotated[bool, Flag(
         "run", "time the input pipeline alone", "output untimed", also="--test-io-mode")] = False
     step: Annotated[float | None, Flag(

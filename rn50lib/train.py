@@ -30,6 +30,8 @@ from rn50lib.progress import Progress
 from rn50lib.report import Report
 from rn50lib.train_step import TrainStep
 
+UNSAVED_S = 60.0  # of training: a shorter epoch is repeated if its validation fails
+
 
 @dataclass
 class Run:
@@ -152,9 +154,11 @@ def run_epoch(run: Run, epoch: int) -> None:
     config, report, checkpoints = run.config, run.report, run.checkpoints
     begin = time.perf_counter()
     if not config.only_inference:
-        report.add("train", train_one_epoch(run, epoch))
-        if checkpoints.enabled and not config.no_val:
-            # a damaged validation image must not cost the training
+        metrics = train_one_epoch(run, epoch)
+        report.add("train", metrics)
+        seconds = (metrics.get("time") or 0) * len(run.pipelines["train"])  # equal on all ranks
+        if checkpoints.enabled and not config.no_val and seconds > UNSAVED_S:
+            # a damaged validation image must not cost more training than that
             checkpoints.save(epoch, run.step, report)
         checkpoints.reduce_bn_stats(run.step)
     if "val" in run.pipelines:
@@ -218,6 +222,7 @@ def evaluate(run: Run, epoch: int) -> dict[str, float | None]:
         run.step.eval_step(batch)
         meter.step_done()
         if run.preemption.should_stop():
+            run.checkpoints.save(epoch, run.step, run.report)
             exit_by_sigterm(run, epoch)
     return meter.finish(show=False)
 

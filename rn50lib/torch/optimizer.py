@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
+from torch.optim.sgd import sgd
 
 from rn50lib import optim
 from rn50lib.config import TrainConfig
@@ -100,17 +101,17 @@ class FusedSGD:
         """Unscale, decay, update velocity and weights; a gradient that is not finite skips all."""
         for decay, names in self.groups.items():
             weights = [self.named[name] for name in names]
-            torch._fused_sgd_(
+            sgd(
                 weights,
                 [weight.grad for weight in weights],
-                [self.velocity[name] for name in names] if self.momentum else [],
+                [self.velocity[name] for name in names],
                 weight_decay=decay,
                 momentum=self.momentum,
                 lr=self.lr,
                 dampening=0.0,
                 nesterov=False,
                 maximize=False,
-                is_first_step=False,
+                fused=True,
                 grad_scale=scaler and scaler.scale,
                 found_inf=scaler and scaler.not_finite,
             )

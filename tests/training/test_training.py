@@ -264,6 +264,7 @@ def test_resuming_a_finished_run_writes_its_report(
     ("flags", "problem"),
     [
         (("--seed", "1"), "seed 0, this run has 1"),
+        (("--num-examples", "16"), "num_examples None, this run has 16"),
         (("--num-classes", "7"), "--num-classes 7"),
         (("--data-root", "other"), "data 48 images"),
     ],
@@ -308,8 +309,9 @@ def test_without_room_for_a_checkpoint_the_earlier_one_survives(
     [(), pytest.param(("--backend", "tensorflow"), marks=pytest.mark.acceptance)],
 )
 def test_damaged_validation_image_keeps_the_training(
-    rn50: Run, trained: Path, photos: Photos, tmp_path: Path, flags: tuple[str, ...]
+    rn50: Run, photos: Photos, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...]
 ) -> None:
+    monkeypatch.setattr(train, "UNSAVED_S", 0.0)  # as if the epoch had taken long
     shutil.copytree(photos.root, "set", ignore=shutil.ignore_patterns("records"))
     image = next(Path("set/val").rglob("*.jpg"))
     content = image.read_bytes()
@@ -340,16 +342,27 @@ def test_a_resumed_run_says_what_is_left_and_what_differs(rn50: Run, photos: Pho
     longer = rn50(*scaled, "-e", "3", "--report", "s.json", "--resume")
     assert "from now on --num-epochs is 3, not 1" in longer.err
     assert "from now on --lr-step-epochs is 1,2,2.67, not 0.33,0.67,0.89" in longer.err
+    assert "from now on --wd" not in longer.err
+    recipe = ("--wd", "0.1", "--lr-schedule", "cosine", "--set", "crop_area=0.9")
+    changed = rn50(*scaled, "-e", "3", "--report", "s.json", "--resume", *recipe).err
+    assert "from now on --wd is 0.1, not 0.0001" in changed
+    assert "--lr-schedule is cosine, not step" in changed and "crop_area is 0.9, not 0." in changed
+    assert "--lr-step-epochs is unset, not 1,2,2.67" in changed
     mistyped = resume(rn50, photos, *flags, "--resume", "--model-prefix", "mm")
     assert "under mm: starting from the first epoch" in mistyped.err
 
 
-def test_save_period_and_keep(rn50: Run, photos: Photos) -> None:
+def test_save_period_and_keep(rn50: Run, photos: Photos, monkeypatch: pytest.MonkeyPatch) -> None:
     flags = ("--benchmark-iters", "1", "--no-val", "-e", "5")
     assert resume(rn50, photos, *flags, "--save-period", "2").status == 0
     assert checkpoint.epochs("m") == [2, 4, 5]  # and always the last
     assert resume(rn50, photos, *flags, "--set", "keep=2", "--model-prefix", "n").status == 0
     assert checkpoint.epochs("n") == [4, 5]
+    written = []
+    save = checkpoint.save
+    monkeypatch.setattr(checkpoint, "save", lambda *to: (written.append(to[1].epoch), save(*to)))
+    ended = resume(rn50, photos, *flags[:2], "-e", "3", "--save-period", "3", "--model-prefix", "p")
+    assert ended.status == 0 and written == [3]  # none before the validation of a short epoch
 
 
 @pytest.mark.parametrize(
