@@ -1,6 +1,6 @@
 """`rn50 import`: weights of torchvision or timm as a checkpoint to score, export or start from.
 
-    rn50 import torchvision resnet50-0676ba61.pth -o r50    # r50-symbol.json, r50-0000.safetensors
+    rn50 import resnet50-0676ba61.pth -o r50    # r50-symbol.json, r50-0000.safetensors
     rn50 score r50 0 --data-root imagenet                   # imagenet/val/n01440764/*.JPEG, ...
     rn50 run --init-from r50 --data-root photos             # transfer learning
     rn50 export r50 -o back.pth                             # the way back
@@ -126,7 +126,6 @@ def main(argv: list[str]) -> int:
         prog="rn50 import", description="Turn torchvision or timm weights into a checkpoint."
     )
     add = parser.add_argument
-    add("library", choices=("torchvision", "timm"), help="the library that saved the weights")
     add("file", type=Path, help="a state dict: .pth, .pt or .safetensors")
     add("-o", "--output", required=True, help="the prefix of the checkpoint")
     add("--image-shape", type=converter(image_shape), default=REFERENCE.image_shape,

@@ -11,6 +11,6 @@ TEXTS = {
     "horovod": "`make horovod` builds it; `rn50 doctor` reports what it was built with",
     "workers": "`rn50 run -n {}` starts them",
     "compile": "`--no-compile` runs without it",
-    "weights": "`rn50 import torchvision FILE -o PREFIX` converts other weights",
+    "weights": "`rn50 import FILE -o PREFIX` converts other weights",
 }
 REMEDIES |= {key: text.format for key, text in TEXTS.items()}

@@ -61,9 +61,7 @@ def ours(prefix: Path) -> Any:
     return model.eval()
 
 
-def there_and_back(
-    rn50: Run, folder: Path, library: str, suffix: str, weights: dict[str, Any]
-) -> None:
+def there_and_back(rn50: Run, folder: Path, suffix: str, weights: dict[str, Any]) -> None:
     """Import weights to folder/new/p and export them again: all are bit for bit the same."""
     import torch
     from safetensors.torch import load_file, save_file
@@ -74,7 +72,7 @@ def there_and_back(
         torch.save({"model": wrapped, "args": argparse.Namespace(lr=0.1), "epoch": 3}, file)
     else:
         save_file(weights, file)
-    ended = rn50("import", library, file, "-o", folder / "new" / "p")
+    ended = rn50("import", file, "-o", folder / "new" / "p")
     assert ended.status == 0, ended.err
     assert "new/p-0000.safetensors" in ended.out
     assert rn50("export", folder / "new" / "p", "--out", back).out.strip() == str(back)
@@ -89,7 +87,7 @@ def test_weights_are_the_same_to_the_bit(
     rn50: Run, tmp_path: Path, depth: int, suffix: str
 ) -> None:
     arrays = busy_arrays(resnet(depth, 7))
-    there_and_back(rn50, tmp_path, "torchvision", suffix, theirs(arrays))
+    there_and_back(rn50, tmp_path, suffix, theirs(arrays))
     net = checkpoint.read_network(tmp_path / "new" / "p")
     assert (net.name, net.version, net.num_classes) == (f"resnet{depth}", "v1.5", 7)
     held = checkpoint.load(tmp_path / "new" / "p", 0).arrays
@@ -114,7 +112,7 @@ def test_logits_match_torchvision_and_timm(
     make = getattr(torchvision.models, name) if library == "torchvision" else timm.create_model
     model = busy(make() if library == "torchvision" else make(name))
     suffix = ".pth" if library == "torchvision" else ".safetensors"
-    there_and_back(rn50, tmp_path, library, suffix, model.state_dict())
+    there_and_back(rn50, tmp_path, suffix, model.state_dict())
     images = torch.randn(2, 3, 64, 64)
     with torch.no_grad():
         assert torch.equal(ours(tmp_path / "new" / "p")(images), model(images))
@@ -144,7 +142,7 @@ def test_probabilities_match_torchvision(rn50: Run, tmp_path: Path) -> None:
     expected = logits().softmax(1).numpy()
     assert len(set(expected.argmax(1))) > 1
     torch.save(theirs(arrays), "m.pth")
-    assert rn50("import", "torchvision", "m.pth", "-o", "m").status == 0
+    assert rn50("import", "m.pth", "-o", "m").status == 0
     assert rn50("predict", "m", "0", *files, "-o", "p.npz").status == 0
     with np.load("p.npz") as out:
         np.testing.assert_allclose(out["probabilities"], expected, atol=2e-3)
@@ -209,7 +207,7 @@ def test_prefixes_are_removed(
     arrays = busy_arrays(resnet(18, 4))
     weights = theirs(arrays)
     torch.save(make(weights), "m.pth")
-    ended = rn50("import", "timm", "m.pth", "-o", "m", *flags)
+    ended = rn50("import", "m.pth", "-o", "m", *flags)
     assert ended.status == 0, ended.err
     assert printed in ended.out
     held = checkpoint.load(tmp_path / "m", 0).arrays
@@ -225,7 +223,7 @@ def test_scoring_takes_the_settings_of_the_import(rn50: Run, tmp_path: Path) -> 
 
     torch.save(theirs(busy_arrays(resnet(18, 4))), "m.pth")
     sizes = ("--image-shape", "64", "--val-resize", "70")
-    assert rn50("import", "timm", "m.pth", "-o", "m", *sizes).status == 0
+    assert rn50("import", "m.pth", "-o", "m", *sizes).status == 0
     config = trained_as("m", 0)
     assert (config.image_shape, config.val_resize, config.dtype) == (64, 70, "float32")
 
@@ -242,7 +240,7 @@ def test_several_networks_are_refused(rn50: Run, tmp_path: Path, make: Any, name
     import torch
 
     torch.save(make(theirs(busy_arrays(resnet(18, 4)))), "m.pth")
-    error = rn50("import", "torchvision", "m.pth", "-o", "m").error
+    error = rn50("import", "m.pth", "-o", "m").error
     assert f"m.pth holds several networks: {named}; save" in error
     assert [file.name for file in tmp_path.glob("m*")] == ["m.pth"]
 
@@ -280,7 +278,7 @@ def test_different_network_is_refused(rn50: Run, tmp_path: Path, change: Any, wo
     weights = theirs(busy_arrays(resnet(18, 4)))
     change(weights)
     torch.save(weights, "m.pth")
-    error = rn50("import", "torchvision", "m.pth", "-o", "m").error
+    error = rn50("import", "m.pth", "-o", "m").error
     assert "m.pth" in error and all(word in error for word in words), error
     assert [file.name for file in tmp_path.glob("m*")] == ["m.pth"]
 
@@ -324,14 +322,14 @@ def test_a_file_of_a_different_kind_is_one_line(
 
     torch.save(theirs(busy_arrays(resnet(18, 4))), "m.pth")
     change(tmp_path / "m.pth")
-    ended = rn50("import", "torchvision", "m.pth", "-o", "m")
+    ended = rn50("import", "m.pth", "-o", "m")
     assert ended.err.splitlines() == [f"error: {ended.error}"]
     assert re.search(words, ended.error)
 
 
 def test_existing_files_are_not_overwritten(rn50: Run, trained: Path) -> None:
     before = (trained / "m-0002.safetensors").read_bytes()
-    error = rn50("import", "timm", "any.pth", "-o", trained / "m").error
+    error = rn50("import", "any.pth", "-o", trained / "m").error
     assert "there already" in error
     assert (trained / "m-0002.safetensors").read_bytes() == before
 
