@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 FORMAT = "rn50-checkpoint-1"
 BN_STATS_OF_RANKS = "running_statistics_of_ranks"  # an array (ranks, values), within an epoch only
-SAME = {  # of what a resumed run and its checkpoint must share, besides the scope `resume`
+SAME = {  # must be equal in a resumed run and its checkpoint, as must fields of scope `resume`
     "model": "--network, --num-layers and --set resnet_version",
     "num_classes": "--num-classes (or the data set)",
     "data": "--data-root",

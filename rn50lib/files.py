@@ -157,7 +157,7 @@ def write_file(
                 needed = f"{format_bytes(len(data))} needed, "
                 draft.write_bytes(data)
     except OSError as error:
-        folder = Path(os.path.realpath(path)).parent  # of a link, the disk that it leads to
+        folder = Path(os.path.realpath(path)).parent  # for a link: the disk of its target
         free = shutil.disk_usage(folder).free if folder.is_dir() else 0
         raise UserError(
             f"{path} cannot be written: {error.strerror or error} ({needed}{format_bytes(free)}"

@@ -25,7 +25,7 @@ from rn50lib.report import write_json
 
 LIMIT_S = 600.0  # a run of a few seconds that takes longer hangs
 POLL_S = 0.2
-BATCHES_AHEAD = 4  # per loader worker: `prefetch_factor`
+BATCHES_AHEAD = 4  # at most: per process of PyTorch's loader, of all threads of the others
 READINGS = 20  # of a simulated step, in a measurement
 MEASURED: dict[str, Any] = {  # a run without outputs that goes on until it is stopped
     **{name: FLAGS[name].default for name in scoped("output")},
@@ -143,7 +143,9 @@ def steady_rate(folder: Path, config: TrainConfig, seconds: float) -> float:
     Batches that were made ahead of an epoch's first step are left out, and as many at its end, when
     nothing is left to load. Raises UserError if epochs have one step.
     """
-    edge = 1 if config.loader == "synthetic" else BATCHES_AHEAD * max(1, config.data_nthreads)
+    in_processes = config.loader == "native" and config.backend == "torch"
+    edge = BATCHES_AHEAD * max(1, config.data_nthreads if in_processes else 1)
+    edge = 1 if config.loader == "synthetic" else edge
     phase, lines = "val" if config.only_inference else "train", []
     with contextlib.suppress(OSError):
         for text in (folder / "progress.jsonl").read_text().splitlines():

@@ -432,7 +432,7 @@ class ShardSource(Source):
                 f"{place}: it holds no shards of {split}; {missing}", ("write_shards", root)
             )
         shards = find_shards(folder, split)
-        # of new shards, the file is written with them
+        # data_prep writes the file together with the shards; others are scanned once
         found = disk_cache(sidecar_path(folder, split), shards, partial(scan_shards, shards))
         labels = found["labels"].astype(np.int32)
         classes = _check_labels(root, cls, folder, labels)

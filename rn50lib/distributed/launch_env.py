@@ -62,7 +62,7 @@ class LaunchEnv:
             return me
         seen = [name for name in RANKS if name in env and (name != "SLURM_PROCID" or is_task(env))]
         if env.get("PMIX_RANK") == "0":  # a single process that calls MPI sets it, for its children
-            seen.remove("PMIX_RANK")  # of a group, the other ranks are refused
+            seen.remove("PMIX_RANK")  # ranks 1 and up of a group raise the error below
         if "," in env.get("SM_HOSTS", ""):  # SageMaker, which names a single host too
             seen.append("SM_HOSTS")
         if seen:
