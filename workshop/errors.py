@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import traceback
 from types import TracebackType
 from typing import Any
@@ -54,7 +55,7 @@ def show_user_errors_plainly() -> None:
     from IPython import get_ipython
 
     if (shell := get_ipython()) is not None:
-        shell.set_custom_exc((UserError, NameError), _handler)
+        shell.set_custom_exc((UserError, NameError, subprocess.CalledProcessError), _handler)
 
 
 def _handler(
@@ -68,6 +69,10 @@ def _handler(
             return []
         lines = [f"○ {value.name} does not exist yet."]
         lines.append("  Run the cell above in which you write it, then this one again.")
+    elif isinstance(value, subprocess.CalledProcessError):  # of a %%bash cell
+        if value.returncode is None:  # interrupted: IPython cannot print it without a status
+            value.returncode = 130
+        lines = [f"The command ended with status {value.returncode}."]
     else:
         render = getattr(value, "_render_traceback_", None)
         lines = render() if render else [f"error: {value}"]

@@ -141,9 +141,16 @@ def script(rung: str) -> Path:
         print("\n".join([*lines, *_warnings(_text(own))]))
         return own
     print(f"{own} {why}: using the finished {wanted.name} instead")
-    if has_gaps(own):
-        print("(Your parts of 02 belong there; exercises/ladder/1_single.py has finished ones.)")
+    _catch_up(rung)
     return wanted
+
+
+def _catch_up(rung: str) -> None:
+    """Print how to continue if your train.py is not at the rung before this one, either."""
+    before = [*RUNGS][max(0, [*RUNGS].index(split(rung)[0]) - 1)]
+    why, first = why_not_yours(before), finished(before)
+    if why and not why.startswith("already"):
+        print(f"(To catch up: rename your train.py, and copy {first} to {_own()}.)")
 
 
 def why_not_yours(rung: str) -> str:
@@ -211,6 +218,7 @@ def try_rung(
         past = why.startswith("already")
         more = "it is not tried" if past else "change it, and run this cell again"
         print(f"{_own()} {why}: {more}.")
+        _catch_up(rung)
     else:
         path = script(rung)
     if why:

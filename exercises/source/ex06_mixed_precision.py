@@ -219,6 +219,8 @@ workshop.check("ex06.layout", strides)
 # %%
 import torch
 
+from workshop.checks import engine
+
 images = torch.empty(2, 3, 4, 5)
 last = images.to(memory_format=torch.channels_last)
 print(f"NCHW: {tuple(images.shape)}, PyTorch's strides {images.stride()}")

@@ -13,9 +13,9 @@ epochs: int | None = None  # epochs to train
 seed: int = 0  # random seed
 
 # %% [markdown]
-# Run the cells in order with Shift + Enter. To change a parameter, edit the cell above and rerun everything below. The next cell reports your hardware, chooses a *profile*, and generates the images of road signs if they are missing.
+# Run the cells in order with Shift + Enter. To change a parameter, edit the cell above and rerun everything below. Run one notebook at a time, and close it with *File › Close and Shut Down Notebook*: two that compute at once spoil each other's speeds, and an idle one keeps up to 3 GB of memory. After a restart, or on another day, *Run › Run All Above Selected Cell* takes at most 5 minutes. The next cell reports your hardware, chooses a *profile*, and generates the images of road signs if they are missing.
 #
-# The profile decides how much a notebook computes: `cpu` runs any notebook in under 5 minutes on two otherwise idle cores, `gpu` mostly uses 224-pixel images, and `ci` is for tests. If your hardware lacks something, you get a smaller variant, a recorded result, or a note.
+# The profile decides how much a notebook computes: `cpu` runs any notebook in under 5 minutes on two otherwise idle cores, `gpu` mostly uses 224-pixel images, and `ci` is for tests.
 
 # %%
 import os
@@ -28,8 +28,6 @@ epochs = epochs or session.epochs
 os.chdir(session.folder)  # everything below is written here
 os.environ |= {"DATA": str(session.data_root), "EPOCHS": str(epochs), "SEED": str(seed)}
 train = sorted(Path(session.data_root, "train").glob("*/*.jpg"))  # one folder per class
-for old in Path().glob("run-*.json"):  # reports of an earlier session
-    old.unlink()
 
 # %% [markdown]
 # ## Train a network first
@@ -232,7 +230,7 @@ gpus = None, None  # your two numbers
 #
 # ## Where the course goes
 #
-# Below are the notebooks, followed by the speeds of published runs and of the course's script. The first version waits for images: DALI alone takes the script past one V100 in FP16. Once your own script has run, the figure shows its speeds instead.
+# Below are the notebooks, followed by the speeds of published runs and of the course's script. The first version waits for images: DALI alone takes the script past one V100 in FP16. Once a script has run here, the figure shows its speeds instead. In a hurry? Take 00, 02, and 03 up to its ladder (half a day), then 05 and 06 (another half). 03 is long: its ladder is a good place to stop.
 
 # %%
 workshop.course_map()

@@ -47,7 +47,7 @@ device = torch.device("cuda" if session.profile == "gpu" else "cpu")
 workers = max(1, min(session.rung_workers, cores // ranks))  # of your script, per rank
 folder = workshop.ladder.shards()  # yours, from notebook 04
 os.chdir(session.folder)
-shutil.copy(workshop.ladder.script("2"), "train.py")
+shutil.copy(workshop.ladder.script("2"), "rung2.py")
 os.environ |= {
     "DATA": str(session.data_root),
     "SIZES": f"--image-size {session.image_size} --batch-size {min(32, session.batch_size)}",
@@ -60,13 +60,13 @@ os.environ |= {
 #
 # DALI cannot help if the input is not the bottleneck ([an example](https://github.com/NVIDIA/DALI/issues/1639)). So first, **cache one batch** and run the same loop on it again and again: no loader can be faster. The cached loop's speed divided by the real loop's is your **headroom**.
 #
-# `rn50 workshop try --headroom` times your own `train.py` in three modes that take turns: as it is, with a perfect loader, and with a perfect, instant step (all with `WORKERS=0`). Before that, it records a trace of three steps. **Predict** your headroom.
+# `rn50 workshop try --headroom` times `rung2.py`, a copy of your script, in three modes that take turns: as it is, with a perfect loader, and with a perfect, instant step (all with `WORKERS=0`). Before that, it records a trace of three steps. **Predict** your headroom.
 
 # %% language="bash" magic_args="-e"
 # HEADROOM=?  # your number
 # WORKERS=0
 # echo "Predicted headroom: $HEADROOM"
-# rn50 workshop try train.py --headroom --seconds $SECONDS_EACH -- \
+# rn50 workshop try rung2.py --headroom --seconds $SECONDS_EACH -- \
 #   --data "$DATA" $SIZES --steps 100000 --workers $WORKERS --trace "$TRACE" 2>&1
 
 # %%

@@ -676,9 +676,9 @@ guess = None  # points
 for n in (1, 4, 8):
     fp16, fp32 = (session.results[f"published.v100.{n}gpu.{p}.top1"] for p in ("fp16", "fp32"))
     print(f"FP16 {fp16.value:.2f}%, FP32 {fp32.value:.2f}%: {fp16.provenance}")
-recorded = [f"roadsigns.resnet50.{dtype}.top1" for dtype in ("bfloat16", "float32")]
-session.expect(dict.fromkeys(recorded))
-short, full = (session.results[key].each for key in recorded)  # top-1 of each seed
+keys = [f"roadsigns.resnet50.{dtype}.top1" for dtype in ("bfloat16", "float32")]
+session.expect(dict.fromkeys(keys))
+short, full = (session.results[key].each for key in keys)  # top-1 of each seed
 gaps = np.subtract(full, short)  # of the same seed
 errors = gaps.mean() / gaps.std(ddof=1) * len(gaps) ** 0.5
 print(f"bfloat16 is {gaps.mean():.2f} points lower on average:", end=" ")

@@ -231,6 +231,9 @@ def test_script_before_its_rung_is_not_tried_but_gets_the_edit(
     said = capsys.readouterr().out
     assert "train.py does not use Horovod or DDP yet: change it" in said
     assert "+++ 2_horovod.py" in said and "+++ 2_ddp.py" in said  # none is chosen yet
+    assert "catch up" not in said
+    ladder.try_rung("3_dali", ranks=2, only_yours=True)  # a notebook was left out
+    assert re.search(r"To catch up: .* copy .*/2_\w+.py to .*/train.py", capsys.readouterr().out)
     shutil.copy(LADDER / "2_ddp.py", own)
     ladder.try_rung("2", ranks=2, only_yours=True, compare=True, batch_size=4)
     ((*words, how),) = tried

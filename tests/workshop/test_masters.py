@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import builtins
+import re
+import symtable
+from pathlib import Path
+
 import pytest
 
 from rn50lib.errors import UserError
+from tests.conftest import ROOT
 from workshop import masters
+from workshop.checks import alone
 from workshop.course import build
 
 CELL = '''def shard(order, rank, size):
@@ -55,6 +62,25 @@ def test_solved_has_the_solution_and_no_markers():
     exec(text.replace("print(count)", ""), space)
     assert space["shard"](list(range(6)), 1, 3) == [1, 4]
     assert space["scale"](0.1, 8) == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize("master", sorted((ROOT / "exercises/source").glob("ex*.py")), ids=str)
+def test_each_exercise_runs_without_the_others(master: Path) -> None:
+    """Each uses only names that its own cells, or those before the first exercise, define."""
+    sections: dict[str, list[str]] = {"": []}
+    for cell in masters.read_master(master):
+        if heading := re.findall(r"^## (ex\w+\.\w+)", cell["source"], re.M):
+            sections[heading[0]] = [*sections[""]]
+        elif cell["cell_type"] == "code" and not cell["source"].startswith("%%"):
+            sections[[*sections][-1]].append(masters.solved(cell["source"]))
+    assert len(sections) > 1
+    for name, cells in sections.items():
+        source = "\n".join(cells)
+        module = symtable.symtable(source, name, "exec").get_symbols()
+        known = {s.get_name() for s in module if s.is_assigned() or s.is_imported()}
+        used = {s.get_name() for s in module if s.is_referenced()}
+        assert not used - known - {*dir(builtins)}, name
+        assert not alone.undefined(source), name
 
 
 def test_solution_without_names_leaves_dots():

@@ -178,7 +178,7 @@ def test_user_error_shows_as_one_line_in_a_notebook():
     shell = InteractiveShell()
     lines: list[str] = []
     shell._showtraceback = lambda kind, value, stb: lines.extend(stb)
-    shell.set_custom_exc((UserError,), errors._handler)
+    shell.set_custom_exc((UserError, subprocess.CalledProcessError), errors._handler)
     code = "from rn50lib.errors import UserError\nraise UserError('--dtype x: use y')"
     with redirect_stderr(io.StringIO()):
         result = shell.run_cell(code)
@@ -190,6 +190,10 @@ def test_user_error_shows_as_one_line_in_a_notebook():
     )
     shell.run_cell(code)
     assert lines == ["RunFailed: it ended", "    a", "    b"]
+    lines.clear()
+    failed = shell.run_cell("%%bash -e\nexit 3  # and a long cell")
+    assert lines == ["The command ended with status 3."]
+    assert isinstance(failed.error_in_exec, subprocess.CalledProcessError)
 
 
 def test_quiet_stderr_discards_native_notes_and_restores_stderr(
