@@ -10,7 +10,6 @@ import contextlib
 import math
 import os
 import shlex
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +24,7 @@ from rn50lib.config import FLAGS, Resolved, TrainConfig, flags_of, scoped, slots
 from rn50lib.distributed.launch_env import LaunchEnv
 from rn50lib.errors import UserError
 from rn50lib.files import read_json
-from rn50lib.hardware import Machine, machine
+from rn50lib.hardware import Machine, has_c_compiler, machine
 from rn50lib.train_step import BEFORE_TRACE, TRACED_STEPS
 
 IMAGENET_ROOT = "/data/imagenet/train-val-recordio-passthrough"  # where the reference mounts it
@@ -452,7 +451,7 @@ def best_compile(config: TrainConfig, machine: Machine, images: int) -> tuple[bo
     able = plain and config.trains and config.backend == "torch" and config.engine == "torch"
     if not machine.gpus or config.n > 1 or not able:
         return False, "the default"
-    if not (installed.has("triton") and shutil.which("cc")):
+    if not (installed.has("triton") and has_c_compiler()):
         return False, "it needs Triton and a C compiler"
     pays = math.ceil(COMPILE_PAYS / config.to_network().train_flops(config.image_shape))  # images
     if images_of(config, min(images, config.num_examples or images)) < pays:

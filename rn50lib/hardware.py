@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -164,8 +165,11 @@ def _read_gpus(nvml: Any, version: str, count: int, devices: str | None) -> tupl
     for word in map(str.strip, words):
         try:
             handle = whole = _handle(nvml, word, count)
-            if word.startswith("MIG-"):
+            sliced = word.startswith("MIG-")
+            if sliced:
                 whole = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
+            elif first := _first_slice(nvml, whole):
+                handle, sliced = first, True
         except nvml.NVMLError:
             if devices is None:
                 raise
@@ -175,10 +179,23 @@ def _read_gpus(nvml: Any, version: str, count: int, devices: str | None) -> tupl
             memory = nvml.nvmlDeviceGetMemoryInfo(handle).total
         capability = tuple(nvml.nvmlDeviceGetCudaComputeCapability(whole))
         gpu = Gpu(nvml.nvmlDeviceGetIndex(whole), name, memory, capability, version, uuid)
-        if word.startswith("MIG-"):
+        if sliced:
             return (gpu,)
         found.append(gpu)
     return tuple(found)
+
+
+def has_c_compiler() -> bool:
+    """Return True if Triton finds a C compiler, which it needs at its first use."""
+    return bool(os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang"))
+
+
+def _first_slice(nvml: Any, gpu: Any) -> Any:
+    """Return the slice of a GPU in MIG mode that CUDA uses, the first; None without MIG."""
+    with contextlib.suppress(nvml.NVMLError):
+        if nvml.nvmlDeviceGetMigMode(gpu)[0]:
+            return nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, 0)
+    return None
 
 
 def _handle(nvml: Any, word: str, count: int) -> Any:

@@ -156,7 +156,7 @@ rung() { # rung NAME STEP ARGUMENTS...
 ladder="1_single 2_ddp 3_dali_ddp 4_amp_ddp 5_tuned_ddp 2_horovod 3_dali_horovod 4_amp_horovod 5_tuned_horovod $compiled"
 END=$LAST
 case $parts in *ladder* | *traces*) step shards 60 $PYTHON -m data_prep.tfrecord "$signs" "$OUT/shards" --train-shards 8 ;; esac
-if begin traces 300; then
+if begin traces 420; then
   for one in $ladder; do rung "$one" trace --steps 5 --trace "$OUT/$one.json.gz"; done
 fi
 if begin notebooks 0; then # each has its own limit

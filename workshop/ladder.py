@@ -358,11 +358,10 @@ def _report(runner: racing.Runner, file: Path) -> dict[str, Any]:
 def _fit_in_memory(runners: Sequence[racing.Runner]) -> bool:
     """Return True if all processes of a race fit into memory at once; if not, say so."""
     machine = hardware.machine()
-    needed = PROCESS_BYTES * sum(runner.ranks for runner in runners)
-    least = min([machine.memory, *(gpu.memory for gpu in machine.gpus)])
-    if machine.gpus:
-        needed = GPU_PROCESS_BYTES * len(runners)
-    if needed <= least:
+    needed, there = PROCESS_BYTES * sum(runner.ranks for runner in runners), machine.memory
+    if known := [gpu.memory for gpu in machine.gpus if gpu.memory]:
+        needed, there = GPU_PROCESS_BYTES * len(runners), min(known)
+    if needed <= there:
         return True
     print(f"{needed / 2**30:.0f} GiB for all rungs at once do not fit: each has its turns alone.")
     return False

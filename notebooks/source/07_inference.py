@@ -335,7 +335,12 @@ forms = {"eager": eager, "folded": folded}
 if on_gpu:
     graphs = {n: capture(folded, many[:n]) for n in (1, 2, 4, 8, 16, large)}
     forms["CUDA graph"] = lambda x: graphs[len(x)](x)
-    forms["torch.compile"] = torch.compile(copy.deepcopy(folded), dynamic=False)
+    compiled = torch.compile(copy.deepcopy(folded), dynamic=False)
+    try:
+        predict(compiled, many[:large])
+        forms["torch.compile"] = compiled
+    except RuntimeError as error:  # such as a missing C compiler
+        print("torch.compile does not work here:", str(error).splitlines()[0])
 provider = f"{device.upper()}ExecutionProvider"
 if provider not in onnxruntime.get_available_providers():
     provider = "CPUExecutionProvider"
@@ -445,7 +450,9 @@ def parts(name, batch):
     return ms["convolution"], sum(ms.values()) - ms["convolution"]
 
 
-rows, other = [], "torch.compile" if on_gpu else "ONNX Runtime"
+rows, other = [], "ONNX Runtime"
+if on_gpu:
+    other = "torch.compile" if "torch.compile" in forms else "CUDA graph"
 for n in [large] if on_gpu else [small, large]:
     for name in ("folded", other):
         least = np.min([parts(name, many[:n]) for _ in range(3)], axis=0)

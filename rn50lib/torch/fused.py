@@ -11,8 +11,6 @@ computes the same. Suffixes name a tensor's axes: M is all pixels of a batch, C 
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 from typing import Any
 
 import torch
@@ -21,6 +19,7 @@ from torch.nn import functional as F
 
 from rn50lib.config import TrainConfig
 from rn50lib.errors import UserError
+from rn50lib.hardware import has_c_compiler
 from rn50lib.torch.model import ResNet
 
 try:
@@ -44,7 +43,7 @@ def check(device: str, config: TrainConfig) -> None:
         why = "there is no GPU"
     elif torch.cuda.get_device_capability() < (7, 0):
         why = "Triton needs a GPU of compute capability 7.0 or later"
-    elif not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
+    elif not has_c_compiler():
         why = "Triton needs a C compiler"
     elif config.compile:
         why = "--compile writes such kernels itself"

@@ -130,6 +130,10 @@ def test_a_mig_slice_is_a_gpu(monkeypatch) -> None:
     assert [gpu.uuid for gpu in hardware.gpus()] == [SLICES[0][2]]  # CUDA shows one slice
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", f"0,{SLICES[1][2]}")
     assert [gpu.uuid for gpu in hardware.gpus()] == [SLICES[1][2]]  # and no whole GPU next to it
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")  # the first slice of a GPU in MIG mode
+    assert [(gpu.uuid, gpu.memory) for gpu in hardware.gpus()] == [(SLICES[0][2], 10 * GIB)]
+    fake.install(monkeypatch, [fake.A100 | fake.slices(*SLICES)])
+    assert [(gpu.uuid, gpu.memory) for gpu in hardware.gpus()] == [(SLICES[0][2], 10 * GIB)]
 
 
 @pytest.mark.needs("gpu")

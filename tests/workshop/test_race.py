@@ -192,7 +192,8 @@ def test_traced_run_is_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    ("gib", "gpu_gib", "fits"), [(8, 0, False), (16, 0, True), (128, 16, False), (128, 80, True)]
+    ("gib", "gpu_gib", "fits"),
+    [(8, 0, False), (16, 0, True), (128, 16, False), (128, 80, True), (8, 80, True)],
 )
 def test_rungs_start_together_if_memory_suffices(
     gib: int, gpu_gib: int, fits: bool, monkeypatch: pytest.MonkeyPatch

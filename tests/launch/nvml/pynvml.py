@@ -85,5 +85,17 @@ def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle):
     return handle["of"]
 
 
+def nvmlDeviceGetMigMode(handle):
+    if "slices" not in handle:
+        raise NVMLError("Not Supported")
+    return [1, 1]
+
+
+def nvmlDeviceGetMigDeviceHandleByIndex(device, index):
+    if index >= len(device["slices"]):
+        raise NVMLError_NotFound
+    return {"used": 0, "of": device} | device["slices"][index]
+
+
 def nvmlDeviceGetIndex(handle):
     return handle["index"]
