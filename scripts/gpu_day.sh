@@ -140,7 +140,7 @@ if begin kernels 300; then
   compare train-floor 90 train $large --dtypes $half --only ours graph "ours, graph" kernels
   compare predict-replayed 90 predict $small --dtypes $half --only ours graph replayed
   for dtype in $dtypes; do
-    compare "train-$dtype" 90 train $large --dtypes "$dtype" --only eager fused
+    compare "train-$dtype" 90 train $large --dtypes "$dtype" --only eager "ours, fused"
   done
 fi
 
