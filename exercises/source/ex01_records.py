@@ -3,7 +3,7 @@
 #
 # In these exercises, you write a RecordIO record byte by byte, measure what random order costs, find the records of a TFRecord shard, and write a test that detects a leaky split.
 #
-# **Time:** 44 minutes · **Needs:** notebook 01 · **On a CPU:** a few seconds to run
+# **Time:** 36 minutes · **Needs:** notebook 01 · **On a CPU:** a few seconds to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -121,33 +121,6 @@ if not engine.unanswered(slowdown):
 
 # %% [markdown]
 # From a disk, it depends on how long a jump takes compared with reading a record: longest on a hard disk, often long on a network file system, shorter on an SSD. Shards that are read in order, with a shuffle buffer, avoid the jumps.
-
-# %% [markdown]
-# ## ex01.index · Where the records start
-#
-# *fill in · easy · 8 minutes*
-#
-# A TFRecord shard is a sequence of records: the data's length (8 bytes, little-endian), a checksum (4), the data, a checksum (4). DALI needs an index, with a line `offset size` for each record; the size includes these 16 bytes. Write `index(shard)`, which takes the bytes of a shard and returns a list of pairs `(offset, size)`. You don't need to verify the checksums.
-
-# %% tags=["answer", "ex01.index"]
-import struct
-
-
-def index(shard: bytes) -> list[tuple[int, int]]:
-    """Return (offset, size) of each record in a TFRecord shard."""
-    ### BEGIN SOLUTION
-    entries = []
-    offset = 0
-    while offset < len(shard):
-        (length,) = struct.unpack_from("<Q", shard, offset)
-        entries.append((offset, length + 16))
-        offset += length + 16
-    return entries
-    ### END SOLUTION
-
-
-# %% tags=["check", "ex01.index"]
-workshop.check("ex01.index", index)
 
 # %% [markdown]
 # ## ex01.leak · A split that leaks

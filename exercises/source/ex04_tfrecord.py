@@ -3,7 +3,7 @@
 #
 # After these exercises, you can find the bugs in a parallel script and write a pipeline that reads TFRecord on many ranks.
 #
-# **Time:** 35 minutes · **Needs:** notebooks 03 and 04, TensorFlow for the last exercise · **On a CPU:** a minute to run
+# **Time:** 43 minutes · **Needs:** notebooks 03 and 04, TensorFlow for the last exercise · **On a CPU:** a minute to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -15,6 +15,33 @@ profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 import workshop
 
 session = workshop.start("ex04", profile)
+
+# %% [markdown]
+# ## ex04.index · Where the records start
+#
+# *fill in · easy · 8 minutes*
+#
+# A TFRecord shard is a sequence of records: the data's length (8 bytes, little-endian), a checksum (4), the data, a checksum (4). DALI needs an index, with a line `offset size` for each record; the size includes these 16 bytes. Write `index(shard)`, which takes the bytes of a shard and returns a list of pairs `(offset, size)`. You don't need to verify the checksums.
+
+# %% tags=["answer", "ex04.index"]
+import struct
+
+
+def index(shard: bytes) -> list[tuple[int, int]]:
+    """Return (offset, size) of each record in a TFRecord shard."""
+    ### BEGIN SOLUTION
+    entries = []
+    offset = 0
+    while offset < len(shard):
+        (length,) = struct.unpack_from("<Q", shard, offset)
+        entries.append((offset, length + 16))
+        offset += length + 16
+    return entries
+    ### END SOLUTION
+
+
+# %% tags=["check", "ex04.index"]
+workshop.check("ex04.index", index)
 
 # %% [markdown]
 # ## ex04.hunt · Made parallel in a hurry

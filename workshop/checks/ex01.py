@@ -9,7 +9,7 @@ import functools
 import operator
 import random
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from workshop.checks import compare, engine
@@ -162,41 +162,6 @@ def _in_turns(reads: list[int]) -> int:
          f"Take {TURNS}: the median of {TURNS} ratios ignores two slow ones."),
     )  # fmt: skip
     return len(passes) - 2 * len(mixed)
-
-
-# --- ex01.index -----------------------------------------------------------------------------------
-
-LENGTHS: tuple[list[int], ...] = ([5], [0, 3, 0], [300, 1, 70_000, 16], [])
-
-
-def index(answer: Callable[[bytes], Sequence[tuple[int, int]]]) -> str:
-    """Check the index of shards whose records have LENGTHS; their checksums are zeros."""
-    shards = [(b"".join(struct.pack("<Q", n) + bytes(n + 8) for n in of),) for of in LENGTHS]
-
-    def lengths(shard: bytes) -> str:
-        data = [str(size - 16) for _, size in entries(shard)]
-        return f"Data bytes per record: {', '.join(data) or 'no record'}."
-
-    compare.examine(answer, shards, entries, INDEX_MISTAKES, one_case=True, why=lengths)
-    return f"{len(LENGTHS)} shards, including an empty one and empty records."
-
-
-def entries(shard: bytes) -> list[tuple[int, int]]:
-    """Return (offset, size) of each record."""
-    found, at = [], 0
-    while at + 8 <= len(shard):
-        (length,) = struct.unpack_from("<Q", shard, at)
-        found.append((at, length + 16))
-        at += length + 16
-    return found
-
-
-INDEX_MISTAKES: tuple[compare.Mistake, ...] = (
-    (lambda shard: [(at + 12, size) for at, size in entries(shard)],
-     "the offsets are where the data starts.", "A record starts with its length field."),
-    (lambda shard: [(at, size - 16) for at, size in entries(shard)],
-     "the sizes are those of the data alone.", "Add the 16 bytes around it."),
-)  # fmt: skip
 
 
 # --- ex01.leak ------------------------------------------------------------------------------------

@@ -129,12 +129,6 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ("range(5)", "range(3)", "you take 3 turns"),
         ("    ratios =", "    return 4.0\n    ratios =", "nothing is read"),
     ],
-    "ex01.index": [
-        ("offset < len(shard):", "offset < len(shard) and shard[offset]:", "gives []"),
-        ("<Q", ">Q", "gives [(0, 360"),
-        ("offset += length + 16", "offset += length + 20", "gives [(0, 16), (20, "),
-        ("(offset, length + 16)", "offset", "is of type int, not 2 values"),
-    ],
     "ex01.leak": [
         ('assert train and val, "a list is empty"', "assert train == sorted(train)",
          "rejects a correct split (In test_split, line 10: `assert train == sorted(train)`)."),
@@ -220,6 +214,12 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
          "the weights differed at the first update"),
         ("    if rank == 0:  # change 6", "    if True:", "several ranks wrote out/net.pt"),
         ("net.module.state_dict()", '{"weights": net.state_dict()}', "begin with `module.`"),
+    ],
+    "ex04.index": [
+        ("offset < len(shard):", "offset < len(shard) and shard[offset]:", "gives []"),
+        ("<Q", ">Q", "gives [(0, 360"),
+        ("offset += length + 16", "offset += length + 20", "gives [(0, 16), (20, "),
+        ("(offset, length + 16)", "offset", "is of type int, not 2 values"),
     ],
     "ex04.recipe": [
         (".shard(size, rank)", ".shard(size, rank).shuffle(9, 1)", ".shuffle(1000, seed=seed)", "",
@@ -366,7 +366,6 @@ RIGHT: dict[str, list[tuple[str, ...]]] = {
         ("random.sample(range(records), records)",
          "__import__('numpy').random.permutation(records)"),
     ],
-    "ex01.index": [("return entries", "return ([at, size * 1.0] for at, size in entries)")],
     "ex01.leak": [("assert train and val,", "if not train or not val:\n        raise AssertionError"
                    "\n   ")],
     "ex02.profile": [
@@ -398,6 +397,7 @@ RIGHT: dict[str, list[tuple[str, ...]]] = {
         (*HOROVOD, "hvd.broadcast_parameters(net.state_dict(), root_rank=0)",
          "for t in net.state_dict().values():\n        t.copy_(hvd.broadcast(t, root_rank=0))"),
     ],
+    "ex04.index": [("return entries", "return ([at, size * 1.0] for at, size in entries)")],
     "ex04.recipe": [
         ("(shards).shard(size, rank)", "(shards[rank::size])"),
         ("(shards).shard(size, rank)",

@@ -133,13 +133,13 @@ def test_release_refuses_a_folder_in_use(rn50, tmp_path: Path) -> None:
 
 # --- grade ----------------------------------------------------------------------------------------
 
-LOOP = "def index(shard):\n    while True:\n        pass\n"
+LOOP = "def frame(payload):\n    while True:\n        pass\n"
 MEMORY = "def slowdown(*anything):\n    return bytearray(2**34)\n"
-ENDS = "import os\ndef index(shard):\n    os._exit(0)\n"
+ENDS = "import os\ndef test_split(split):\n    os._exit(0)\n"
 ODD = "def frame(payload):\n    raise ValueError('=1+1\\n<script>half \\ud800 of\\x1b[2J')\n"
 READS = """
 import pathlib, socket
-def index(shard):
+def frame(payload):
     seen = [name for name in pathlib.Path(PLACE).rglob("*")]
     try:
         return seen or socket.create_connection(("127.0.0.1", PORT), 2)
@@ -178,15 +178,16 @@ def save(folder: Path, made: Book) -> None:
 def test_one_row_per_learner_whatever_an_upload_contains(tmp_path: Path) -> None:
     where = tmp_path / "in"
     right = book("ex01", solved=True)
-    wrong = answered("ex01.index", LOOP)
+    wrong = answered("ex01.frame", LOOP)
     cell(wrong, "answer", "ex01.order")["source"] = MEMORY
-    cell(wrong, "answer", "ex01.frame")["source"] = ODD
     save(where / "=odd<script>", wrong)
-    save(where / "ends", answered("ex01.index", ENDS))
-    helped = answered("ex01.index", "def index(shard):\n    return walk(shard)")
-    own = "".join(cell(right, "answer", "ex01.index")["source"]).replace("def index", "def walk")
+    ends = answered("ex01.leak", ENDS)
+    cell(ends, "answer", "ex01.frame")["source"] = ODD
+    save(where / "ends", ends)
+    helped = answered("ex01.frame", "def frame(payload):\n    return walk(payload)")
+    own = "".join(cell(right, "answer", "ex01.frame")["source"]).replace("def frame", "def walk")
     helper = {"cell_type": "code", "id": "x", "metadata": {}, "source": f"explode()\n{own}"}
-    at = helped["cells"].index(cell(helped, "answer", "ex01.index"))
+    at = helped["cells"].index(cell(helped, "answer", "ex01.frame"))
     helped["cells"].insert(at, helper)
     cell(helped, "check", "ex01.leak")["source"] = "print('passed')"
     (where / "Anna Äpfel.ipynb").write_text(json.dumps(helped))
@@ -207,16 +208,16 @@ def test_one_row_per_learner_whatever_an_upload_contains(tmp_path: Path) -> None
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
         source = READS.replace("PLACE", repr(str(where))).replace("PORT", port)
-        save(where / "curious", answered("ex01.index", source + ESCAPES))
+        save(where / "curious", answered("ex01.frame", source + ESCAPES))
         printed, found = graded(where, "--time-limit", "10", "--memory", "2", "--jobs", "2")
-    full = {"ex01.frame": "2", "ex01.order": "2", "ex01.index": "1", "ex01.leak": "2"}
+    full = {"ex01.frame": "2", "ex01.order": "2", "ex01.leak": "2"}
     for who in ("Anna Äpfel", "ben"):
         assert full.items() <= found[who].items(), (printed, found[who])
-    nothing = dict.fromkeys(("ex01.frame", "ex01.order", "ex01.index"), "0")
+    nothing = dict.fromkeys(("ex01.frame", "ex01.order"), "0")
     odd = found["'=odd<script>"]  # each answer costs its own points alone
     assert (full | nothing).items() <= odd.items(), (printed, odd)
     assert {"'+sum", "'-sum", "'@sum"} < found.keys()  # Excel would read them as formulas
-    assert found["ends"]["ex01.order"] == "2" and found["ends"]["ex01.index"] == "0"
+    assert (full | {"ex01.frame": "0", "ex01.leak": "0"}).items() <= found["ends"].items(), printed
     for who, said in {"empty": "no exercise notebook", "deep": "cannot be read", "M?ller": "no ex",
                       "not-a-book": "cannot be read", "damaged": "cannot be read",
                       "ben": "larger than 40 MiB", "untouched": ""}.items():  # fmt: skip
@@ -242,7 +243,7 @@ def test_page_says_whether_bubblewrap_was_used(tmp_path: Path, boxed: bool) -> N
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
         source = READS.replace("PLACE", repr(str(where))).replace("PORT", port)
-        save(where / "anna", answered("ex01.index", source + ESCAPES))
+        save(where / "anna", answered("ex01.frame", source + ESCAPES))
         path = {} if boxed else {"PATH": str(Path(sys.executable).parent)}
         printed, found = graded(where, **path)
     page = (tmp_path / "class.html").read_text()
@@ -269,7 +270,7 @@ def test_nbgrader_gives_the_same_points(tmp_path: Path, rn50) -> None:
     assert len(list((course / "source" / "rn50").iterdir())) == 8
     for path in (course / "source" / "rn50").iterdir():
         made = json.loads(path.read_text())
-        if path.stem[:4] == "ex04":  # the exercise that does without TensorFlow
+        if path.stem[:4] == "ex04":  # the exercises that do without TensorFlow
             last = made["cells"].index(cell(made, "check", "ex04.hunt"))
             path.write_text(json.dumps(made | {"cells": made["cells"][: last + 1]}))
         else:

@@ -20,7 +20,7 @@ from workshop.course.grade import learners_of
 
 Book = dict[str, Any]
 NAME = "ex01_records.ipynb"
-FULL = {"ex01.frame": "2", "ex01.order": "2", "ex01.index": "1", "ex01.leak": "2"}
+FULL = {"ex01.frame": "2", "ex01.order": "2", "ex01.leak": "2"}
 RIGHT, BLANK = book("ex01", solved=True), book("ex01", solved=False)
 WRONG = json.loads(json.dumps(RIGHT).replace("def frame(", "def frame(more=0, "))
 FRESH = {path.stem[:4]: uploads.code_cells(build.build(ROOT, path).encode())
