@@ -1,7 +1,7 @@
 # %% [markdown]
 # # ex01 · Records
 #
-# In these exercises, you write a RecordIO record byte by byte, measure what random order costs, find the records of a TFRecord shard, and write a test that detects a leaky split.
+# In these exercises, you write a RecordIO record byte by byte, measure what random order costs, and write a test that detects a leaky split.
 #
 # **Time:** 36 minutes · **Needs:** notebook 01 · **On a CPU:** a few seconds to run
 

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # ex04 · Input pipelines
 #
-# After these exercises, you can find the bugs in a parallel script and write a pipeline that reads TFRecord on many ranks.
+# In these exercises, you find the records of a TFRecord shard and the bugs in a parallel script, and write a pipeline that reads TFRecord on many ranks.
 #
 # **Time:** 43 minutes · **Needs:** notebooks 03 and 04, TensorFlow for the last exercise · **On a CPU:** a minute to run
 
@@ -9,7 +9,7 @@
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 
 # %% [markdown]
-# Replace `...` in a cell, run it, then run the check below it. Stuck? `workshop.hint("ex04.hunt")` gives the next of three hints, `workshop.solution("ex04.hunt")` a solution.
+# Replace `...` in a cell, run it, then run the check below it. Stuck? `workshop.hint("ex04.index")` gives the next of three hints, `workshop.solution("ex04.index")` a solution.
 
 # %%
 import workshop
@@ -21,7 +21,7 @@ session = workshop.start("ex04", profile)
 #
 # *fill in · easy · 8 minutes*
 #
-# A TFRecord shard is a sequence of records: the data's length (8 bytes, little-endian), a checksum (4), the data, a checksum (4). DALI needs an index, with a line `offset size` for each record; the size includes these 16 bytes. Write `index(shard)`, which takes the bytes of a shard and returns a list of pairs `(offset, size)`. You don't need to verify the checksums.
+# Some shards come without the index that DALI, in notebook 05, needs. Write `index(shard)`, which takes the bytes of a shard and returns a list of pairs `(offset, size)`, like the lines of the index in notebook 04: the size is that of the whole record. You don't need to verify the checksums.
 
 # %% tags=["answer", "ex04.index"]
 import struct

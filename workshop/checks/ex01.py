@@ -1,4 +1,4 @@
-"""Checks of ex01: RecordIO, the cost of random order, an index, and a split that leaks.
+"""Checks of ex01: RecordIO, the cost of random order, and a split that leaks.
 
 Bytes are compared with ones built by a few lines that do not use the library.
 """

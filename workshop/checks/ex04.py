@@ -1,4 +1,4 @@
-"""Checks of ex04: a hurried script, recipe 2."""
+"""Checks of ex04: an index, a hurried script, recipe 2."""
 
 from __future__ import annotations
 
