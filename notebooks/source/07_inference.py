@@ -315,7 +315,7 @@ caption += " batch norms folded, except torchvision's"
 workshop.table(rows, ["batch", "version", "img/s", "times eager", "your model"], caption)
 
 # %% [markdown]
-# At batch 1, the model is wrong: one image cannot keep a GPU's cores busy. Still, no kernel runs for at least 1 − 1/7.2 = 86% of eager's time (first row). With a large batch, the kernels hide the launches: a graph is hardly faster than eager execution with **pinned** memory, from which a GPU copies directly. Faster kernels gain more: `torch.compile` fuses what follows a convolution.
+# At batch 1, the model is wrong: one image cannot keep a GPU's cores busy. Still, no kernel runs for at least 1 − 1/7.2 = 86% of eager's time (first row). With a large batch, the kernels hide the launches: a graph is hardly faster than eager execution with **pinned** memory, from which a GPU copies directly. Faster kernels gain more: `torch.compile` fuses what follows a convolution; with `mode="reduce-overhead"`, it also captures graphs for you.
 #
 # ## Faster kernels: other engines
 #
