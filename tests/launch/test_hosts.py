@@ -178,7 +178,7 @@ def test_slurm_job_on_two_nodes_trains_like_one_host(
     for old, new in {
         "/nas/runs/first": str(tmp_path / "run"), "=4\n": "=1\n", "=8\n": "=1\n",
         "--gpus-per-node=1": "--gpus-per-node=0",
-        "rn50 train --data-root /nas/imagenet": shlex.join([sys.executable, "-m", "rn50", "train",
+        "$RN50 train --data-root /nas/imagenet": shlex.join([sys.executable, "-m", "rn50", "train",
                                                             *argv[argv.index("run") + 1 :]]),
     }.items():  # fmt: skip
         assert old in text
