@@ -428,21 +428,16 @@ def images_of(config: TrainConfig, images: int) -> int:
 def best_engine(config: TrainConfig, images: int) -> tuple[str, str]:
     """Return what predicts so many images on a processor, and why."""
     able = config.backend == "torch" and not config.compile and not machine().gpus
+    able = able and config.dtype in ("float32", "bfloat16")
     if not able or replaces(config.override, "predictor"):
         return "torch", "the default"
     flops = config.to_network().train_flops(config.image_shape) / 3
     pays = math.ceil(ENGINE_PAYS * config.n * config.threads / flops)  # images
     if images < pays:
         return "torch", "an engine's start would take longer than it saves"
-    # in float32 they are equally fast (benchmarks/README.md)
-    engines = {"openvino": ("float32", "bfloat16"), "onnxruntime": ("float32",)}
-    for engine, dtypes in engines.items() if installed.has("onnxscript") else ():
-        if installed.has(engine) and config.dtype in dtypes:
-            return engine, "the work takes much longer than the engine's start"
-    return (
-        "torch",
-        f"no engine for {config.dtype} is installed: pip install onnx onnxscript openvino",
-    )
+    if installed.has("onnxscript") and installed.has("openvino"):
+        return "openvino", "the work takes much longer than the engine's start"
+    return "torch", "OpenVINO is not installed: pip install onnx onnxscript openvino"
 
 
 def best_compile(config: TrainConfig, machine: Machine, images: int) -> tuple[bool, str]:

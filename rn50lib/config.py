@@ -324,10 +324,9 @@ class TrainConfig:
         low=0, chosen="the cores", also="--workers --num-workers -j --data-mxnet-threads"
         " --dali-threads --dali-validation-threads --validation-dali-threads")]
     engine: Annotated[str, Flag(
-        "machine", "what runs predictions: PyTorch, compiled PyTorch or, on a processor, ONNX"
-        " Runtime or OpenVINO",
-        "shown step torch", choices=("torch", "compile", "onnxruntime", "openvino"),
-        chosen="torch, or an installed one if the work takes much longer than its start",
+        "machine", "what runs predictions: PyTorch, compiled PyTorch or, on a processor,"
+        " OpenVINO", "shown step torch", choices=("torch", "compile", "openvino"),
+        chosen="torch, or openvino if installed and the work takes much longer than its start",
         needs="only_inference", excludes="compile")] = "torch"
     compile: Annotated[bool, Flag(
         "machine", "compile the model with torch.compile", "shown step torch",

@@ -162,7 +162,7 @@ DETECTORS = {
     "simplejpeg": lambda: _module("simplejpeg"),
     "triton": lambda: _module("triton"),
     "onnx": lambda: all(map(_module, ("onnx", "onnxscript", "onnxruntime"))),
-    "engines": lambda: all(map(_module, ("onnx", "onnxscript", "onnxruntime", "openvino"))),
+    "engines": lambda: all(map(_module, ("onnx", "onnxscript", "openvino"))),
     "bubblewrap": _bubblewrap,
     "nbgrader": nbgrader_program,
     "fork": lambda: hasattr(os, "fork"),

@@ -1,9 +1,8 @@
 """Prediction: the network with folded batch norms, and engines for it (the field `engine`).
 
 Each engine gets the trained model and a precision, and returns what computes the float32 logits (N,
-classes) of normalised images (N, 3, size, size), as `Predictor` does. Those outside of PyTorch take
-the weights from one ONNX file. `--override predictor=FILE:FUNCTION` plugs in any other, such as
-TensorRT.
+classes) of normalised images (N, 3, size, size), as `Predictor` does. `--override
+predictor=FILE:FUNCTION` plugs in any other, such as ONNX Runtime or TensorRT.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
@@ -26,11 +24,9 @@ from rn50lib.errors import UserError
 from rn50lib.recipe import MEAN, STD
 from rn50lib.torch.model import ResNet
 
-NEEDS = ("onnx", "onnxscript")  # to write the ONNX file
+NEEDS = ("onnx", "onnxscript", "openvino")  # the first two write its ONNX file
 
 Compute = Callable[[Tensor], Tensor]
-Run = Callable[[np.ndarray], np.ndarray]  # images (N, size, size, 3) to logits
-Load = Callable[[bytes], Run]  # an ONNX file's content
 
 
 def fold_batch_norms(model: ResNet, dtype: torch.dtype) -> ResNet:
@@ -73,38 +69,38 @@ def compiled(model: ResNet, dtype: torch.dtype) -> Compute:
     return predictor
 
 
-# --- engines outside of PyTorch -------------------------------------------------------------------
-
-
-def onnxruntime(model: ResNet, dtype: torch.dtype) -> Compute:
-    """Return the network in ONNX Runtime, in float32. Raises UserError."""
-    threads = torch.get_num_threads()
-
-    def load(file: bytes) -> Run:
-        import onnxruntime as ort
-
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = threads
-        session = ort.InferenceSession(file, options, providers=["CPUExecutionProvider"])
-        return lambda images_NHWC: session.run(["logits"], {"images": images_NHWC})[0]
-
-    return from_onnx("onnxruntime", model, dtype, [torch.float32], load)
-
-
 def openvino(model: ResNet, dtype: torch.dtype) -> Compute:
-    """Return the network in OpenVINO, in float32 or bfloat16. Raises UserError."""
+    """Return the network in OpenVINO, loaded from one ONNX file for each image size.
+
+    Raises UserError if its packages are missing, or it cannot run on this device or in `dtype`.
+    PyTorch is held to one thread: its waiting threads would take time from OpenVINO's.
+    """
+    if missing := [package for package in NEEDS if find_spec(package) is None]:
+        raise UserError(f"--engine openvino: `pip install {' '.join(missing)}` first")
+    if next(model.parameters()).is_cuda:
+        raise UserError("--engine openvino runs on the processor: set CUDA_VISIBLE_DEVICES=")
+    if dtype == torch.float16:
+        raise UserError(
+            "--engine openvino computes in float32 or bfloat16, not float16: use --engine torch, or"
+            " --dtype float32"
+        )
     settings = {
         "INFERENCE_NUM_THREADS": torch.get_num_threads(),
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_PRECISION_HINT": "bf16" if dtype == torch.bfloat16 else "f32",
     }
+    torch.set_num_threads(1)
 
-    def load(file: bytes) -> Run:
+    @cache
+    def network(size: int) -> Any:
         core = openvino_core()
-        network = core.compile_model(core.read_model(file), "CPU", settings)
-        return lambda images_NHWC: network(images_NHWC)[0]
+        return core.compile_model(core.read_model(onnx_of(model, size)), "CPU", settings)
 
-    return from_onnx("openvino", model, dtype, [torch.float32, torch.bfloat16], load)
+    def compute(images_NCHW: Tensor) -> Tensor:
+        images_NHWC = images_NCHW.permute(0, 2, 3, 1).contiguous().numpy()  # no copy: channels_last
+        return torch.from_numpy(network(images_NHWC.shape[1])(images_NHWC)[0])
+
+    return compute
 
 
 @cache
@@ -118,36 +114,6 @@ def openvino_core() -> Any:
     import openvino as ov
 
     return ov.Core()
-
-
-def from_onnx(
-    name: str, model: ResNet, dtype: torch.dtype, known: list[torch.dtype], load: Load
-) -> Compute:
-    """Return an engine that loads one ONNX file for each image size.
-
-    Raises UserError if its package is missing, or it cannot run on this device or in `dtype`.
-    PyTorch is held to one thread: its waiting threads would take time from the engine's.
-    """
-    missing = [package for package in (*NEEDS, name) if find_spec(package) is None]
-    if missing:
-        raise UserError(f"--engine {name}: `pip install {' '.join(missing)}` first")
-    if next(model.parameters()).is_cuda:
-        raise UserError(f"--engine {name} runs on the processor: set CUDA_VISIBLE_DEVICES=")
-    if dtype not in known:
-        names = " or ".join(map(str, known)).replace("torch.", "")
-        found = str(dtype).removeprefix("torch.")
-        raise UserError(
-            f"--engine {name} computes in {names}, not {found}: use --engine torch, or --dtype"
-            f" {names.split()[0]}"
-        )
-    network = cache(lambda size: load(onnx_of(model, size)))
-
-    def compute(images_NCHW: Tensor) -> Tensor:
-        images_NHWC = images_NCHW.permute(0, 2, 3, 1).contiguous().numpy()  # no copy: channels_last
-        return torch.from_numpy(network(images_NHWC.shape[1])(images_NHWC))
-
-    torch.set_num_threads(1)
-    return compute
 
 
 class FromMemoryOrder(nn.Module):
@@ -185,4 +151,4 @@ def onnx_of(model: ResNet, size: int, decoded: bool = False) -> bytes:
     return program.model_proto.SerializeToString()
 
 
-BUILDERS = {"compile": compiled, "onnxruntime": onnxruntime, "openvino": openvino}
+BUILDERS = {"compile": compiled, "openvino": openvino}

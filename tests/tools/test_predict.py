@@ -95,23 +95,18 @@ def test_a_turned_photo_is_predicted_upright(trained: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.needs("engines")
-@pytest.mark.parametrize(
-    "engine",
-    # test_export.py has ONNX Runtime
-    [pytest.param("onnxruntime", marks=pytest.mark.acceptance), "openvino"],
-)
-def test_engines_give_the_same_probabilities(engine: str, trained: Path, tmp_path: Path) -> None:
+def test_openvino_gives_the_same_probabilities(trained: Path, tmp_path: Path) -> None:
     found = {}
-    for name in ("torch", engine):
+    for name in ("torch", "openvino"):
         file = tmp_path / f"{name}.npz"
         argv = [str(trained / "m"), "2", "--split", "val", "-o", str(file), "--engine", name]
         assert predict.main(argv) == 0
         found[name] = np.load(file)["probabilities"]
-    assert np.abs(found["torch"] - found[engine]).max() < 1e-4
+    assert np.abs(found["torch"] - found["openvino"]).max() < 1e-4
 
 
 @pytest.mark.needs("engines")
-def test_engines_score_but_do_not_train(
+def test_openvino_scores_but_does_not_train(
     trained: Path, photos: Photos, rn50, tmp_path: Path
 ) -> None:
     prefix, root = str(trained / "m"), ("--data-root", photos.root)
@@ -119,12 +114,12 @@ def test_engines_score_but_do_not_train(
     assert scored.status == 0, scored.err
     before = load(trained / "report.json")["metrics"]["val.top1"][-1]
     assert load(tmp_path / "s.json")["metrics"]["val.top1"] == [before]
-    trains = ("run", "--network", "tiny", *root, "--engine", "onnxruntime")
+    trains = ("run", "--network", "tiny", *root, "--engine", "openvino")
     assert "needs --only-inference" in rn50(*trains).error
     image = photos.files("val")[0]
-    other = ("--dtype", "bfloat16", "--engine", "onnxruntime")
+    other = ("--dtype", "float16", "--engine", "openvino")
     error = rn50("predict", prefix, "2", image, *other).error
-    assert "computes in float32, not bfloat16: use --engine torch, or --dtype" in error
+    assert "computes in float32 or bfloat16, not float16: use --engine torch, or --dtype" in error
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
@@ -184,7 +179,7 @@ def test_bad_input_is_named(trained: Path, tmp_path: Path) -> None:
 def test_folders_and_a_dtype(
     trained: Path, photos: Photos, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A folder stands for the images in it and below it; ONNX Runtime has no bfloat16."""
+    """A folder stands for the images in it and below it."""
     shutil.copy(photos.files("val")[0], tmp_path / "b.PNG")
     (tmp_path / "a" / ".cache").mkdir(parents=True)
     for place in ("a/c.jpeg", "a/.cache/thumb.jpg"):
