@@ -60,9 +60,6 @@ class TrainProgress:
     images: int = 0
     sums: list[float] = field(default_factory=lambda: list(NO_SUMS))
 
-    def begin_epoch(self) -> None:
-        self.images, self.sums = 0, list(NO_SUMS)
-
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -79,7 +76,7 @@ class Checkpoint:
 
 
 class CheckpointManager:
-    """The checkpoints that a run resumes from and writes; `state` is its position in the epoch.
+    """The checkpoints that a run resumes from and writes.
 
     A run with --resume continues from the newest checkpoint that verifies, with any number of
     workers.
@@ -98,10 +95,11 @@ class CheckpointManager:
         self.prefix = config.model_prefix or ""
         self.enabled = saves(config)
         self.fingerprint = fingerprint
-        self.state = TrainProgress()
 
-    def restore(self, step: TrainStep, report: Report, progress: Progress) -> int:
-        """Load the initial weights or a checkpoint; return the first epoch to do."""
+    def restore(
+        self, step: TrainStep, report: Report, progress: Progress
+    ) -> tuple[int, TrainProgress]:
+        """Load the initial weights or a checkpoint; return the first epoch and its position."""
         config, prefix, found = self.config, self.prefix, None
         if prefix and config.resume:
             found, passed_over = newest(prefix)
@@ -115,7 +113,7 @@ class CheckpointManager:
                 text = self.init_from_checkpoint(step, Path(config.init_from))
                 report.env["start"] = text
                 progress.say(text)
-            return 0
+            return 0, TrainProgress()
         file = path(prefix, found.epoch, found.position.images)
         report.env["checkpoint"] = str(file)
         scored = config.only_inference  # any data, by any seed
@@ -133,12 +131,12 @@ class CheckpointManager:
         arrays = found.arrays if scored else self.with_own_bn_stats(found.arrays)
         step.load(arrays, found.loss_scale)
         if scored:
-            return 0  # --num-epochs passes, each over all images
+            return 0, TrainProgress()  # --num-epochs passes, each over all images
         for key, values in report.metrics.items():
             values += found.metrics.get(key, [])
-        self.state = state = found.position
         epochs_done = "1 epoch is" if found.epoch == 1 else f"{found.epoch} epochs are"
-        more = f", and {state.images} images of the next" if state.images else ""
+        images = found.position.images
+        more = f", and {images} images of the next" if images else ""
         left = "" if found.epoch < config.num_epochs else "; --num-epochs asks for no more"
         progress.say(f"resumed from {file}: {epochs_done} done{more}{left}")
         for name in CHANGEABLE:
@@ -147,7 +145,7 @@ class CheckpointManager:
             if found.config and was != now:
                 change = f"{now or None}, not {was or None}".replace("None", "unset")
                 progress.say(f"from now on {flag_name(name)} is {change}")
-        return found.epoch
+        return found.epoch, found.position
 
     def init_from_checkpoint(self, step: TrainStep, file: Path) -> str:
         """Load the weights of a checkpoint and return a line about them.
@@ -185,19 +183,19 @@ class CheckpointManager:
         last = finished == self.config.num_epochs
         return self.enabled and (last or finished % self.config.save_period == 0)
 
-    def save(self, epoch: int, step: TrainStep, report: Report) -> None:
+    def save(self, epoch: int, position: TrainProgress, step: TrainStep, report: Report) -> None:
         """Write a checkpoint and remove those that it replaces. All ranks call this."""
         arrays = step.state()
-        if self.state.images:
+        if position.images:
             arrays = self.with_bn_stats_of_ranks(arrays)
         if self.comm.rank == 0:
             metrics = {key: values[:epoch] for key, values in report.metrics.items()}
             given, scale = self.config.to_dict(), step.loss_scale_state()
             written = Checkpoint(
-                epoch, arrays, self.fingerprint, given, metrics, scale, self.state, self.classes
+                epoch, arrays, self.fingerprint, given, metrics, scale, position, self.classes
             )
             save(self.prefix, written)
-            self.prune((epoch, self.state.images), report)
+            self.prune((epoch, position.images), report)
         self.comm.barrier()
 
     def prune(self, written: tuple[int, int], report: Report) -> None:

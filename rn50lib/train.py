@@ -14,13 +14,12 @@ import socket
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from rn50lib import checkpoint, hooks, lifetime, run_setup
-from rn50lib.checkpoint import CheckpointManager, resume_fingerprint
+from rn50lib.checkpoint import CheckpointManager, TrainProgress, resume_fingerprint
 from rn50lib.config import Resolved, TrainConfig, flags_of
 from rn50lib.data import Pipeline, open_pipeline
-from rn50lib.data.classes import Classes
 from rn50lib.distributed import Comm, assert_same_across_ranks, connect, max_difference
 from rn50lib.distributed.launch_env import LaunchEnv
 from rn50lib.errors import TERMINATED, UserError, status_of
@@ -45,6 +44,8 @@ class Run:
     preemption: lifetime.Preemption
     progress: Progress
     report: Report
+    begin: float  # when total_duration starts
+    position: TrainProgress = field(default_factory=TrainProgress)  # within the epoch
     # of training, by where they went
     seconds: dict[str, float] = field(default_factory=lambda: {"data": 0, "step": 0, "loop": 0})
 
@@ -72,54 +73,50 @@ def train(resolved: Resolved, run_dir: Path | None) -> int:
     `run_dir` gets progress.jsonl and, without --report, report.json. SIGTERM raises SystemExit.
     """
     config = resolved.config
-    comm = connect(config.comm, config.backend, config.comm_timeout)
-    run_setup.check_group(config, comm)
-    sources = run_setup.open_sources(config)
-    classes = run_setup.check_classes_of_splits(config, sources)
-    first_rank = comm.rank == 0
-    if run_dir:
-        make_folder(run_dir, f"--run-dir {run_dir}")
-    net = config.to_network()
-    env = run_setup.environment(resolved, sources, classes)
-    report = Report(net.name, comm.size, ["rn50", "train", *flags_of(resolved.to_dict())], env)
-    progress = Progress(run_dir, enabled=first_rank)
     with contextlib.ExitStack() as stack:
-        stack.callback(progress.close)
-        if first_rank:
-            run_setup.print_sources(sources, every=run_dir is not None)
-        if classes and run_dir:
-            progress.say(f"  classes: {classes}")
-        if first_rank and checkpoint.saves(config):
-            stack.enter_context(checkpoint.lock_for(config))
-        begin = time.perf_counter()
-        run = build_run(config, sources, classes, comm, progress, report, stack)
-        restore = run.checkpoints.restore
-        first_epoch = restore(run.step, report, progress) if run.step.saves else 0
-        if first_rank and run.checkpoints.enabled:
-            checkpoint.write_symbol(run.checkpoints.prefix, net)
+        run = open_run(resolved, run_dir, stack)
+        report, checkpoints, first_epoch = run.report, run.checkpoints, 0
+        if run.step.saves:
+            first_epoch, run.position = checkpoints.restore(run.step, report, run.progress)
+        if run.comm.rank == 0 and checkpoints.enabled:
+            checkpoint.write_symbol(checkpoints.prefix, checkpoints.net)
         file = config.report or (run_dir / "report.json" if run_dir else None)
         if first_epoch >= config.num_epochs:
             write_report(run, file)  # the run was killed between its last checkpoint and its report
         with run.preemption:
             for epoch in range(first_epoch, config.num_epochs):
                 run_epoch(run, epoch)
-                report.total_duration = time.perf_counter() - begin
+                report.total_duration = time.perf_counter() - run.begin
                 write_report(run, file)
-        if checkpoint.saves(config):
+        if checkpoints.enabled:
             print_best_epoch(run)
     return 0
 
 
-def build_run(
-    config: TrainConfig,
-    sources: dict[str, Any],
-    classes: Classes | None,
-    comm: Comm,
-    progress: Progress,
-    report: Report,
-    stack: contextlib.ExitStack,
-) -> Run:
-    """Open the pipelines and build the step. Raise UserError if the ranks' differ."""
+def open_run(resolved: Resolved, run_dir: Path | None, stack: contextlib.ExitStack) -> Run:
+    """Connect to the other ranks, open the data and build the step. `stack` closes what is opened.
+
+    Raises UserError if the ranks differ.
+    """
+    config = resolved.config
+    comm = connect(config.comm, config.backend, config.comm_timeout)
+    run_setup.check_group(config, comm)
+    sources = run_setup.open_sources(config)
+    classes = run_setup.check_classes_of_splits(config, sources)
+    if run_dir:
+        make_folder(run_dir, f"--run-dir {run_dir}")
+    net = config.to_network()
+    env = run_setup.environment(resolved, sources, classes)
+    report = Report(net.name, comm.size, ["rn50", "train", *flags_of(resolved.to_dict())], env)
+    progress = Progress(run_dir, enabled=comm.rank == 0)
+    stack.callback(progress.close)
+    if comm.rank == 0:
+        run_setup.print_sources(sources, every=run_dir is not None)
+    if classes and run_dir:
+        progress.say(f"  classes: {classes}")
+    if comm.rank == 0 and checkpoint.saves(config):
+        stack.enter_context(checkpoint.lock_for(config))
+    begin = time.perf_counter()
     hooks.install(config.override)
     pipelines: dict[str, Pipeline] = {}
     for split, source in sources.items():
@@ -127,7 +124,6 @@ def build_run(
         stack.callback(pipelines[split].close)
     if config.trace:
         run_setup.check_traced(config, len(pipelines["train"]))
-    net = config.to_network()
     step = run_setup.build_step(config, net, comm)
     report.env["versions"] |= step.versions()
     fingerprint = resume_fingerprint(config, net, sources)
@@ -146,7 +142,7 @@ def build_run(
             " of an epoch only, and a resumed run repeats the one in which it was stopped"
         )
     preemption = lifetime.Preemption(comm, saves)
-    return Run(config, comm, step, pipelines, checkpoints, preemption, progress, report)
+    return Run(config, comm, step, pipelines, checkpoints, preemption, progress, report, begin)
 
 
 def run_epoch(run: Run, epoch: int) -> None:
@@ -159,14 +155,13 @@ def run_epoch(run: Run, epoch: int) -> None:
         seconds = (metrics.get("time") or 0) * len(run.pipelines["train"])  # equal on all ranks
         if checkpoints.enabled and not config.no_val and seconds > UNSAVED_S:
             # a damaged validation image must not cost more training than that
-            checkpoints.save(epoch, run.step, report)
+            checkpoints.save(epoch, run.position, run.step, report)
         checkpoints.reduce_bn_stats(run.step)
     if "val" in run.pipelines:
         report.add("val", evaluate(run, epoch))
-    state = checkpoints.state
-    state.begin_epoch()
+    run.position = TrainProgress()
     if checkpoints.is_due(epoch + 1):
-        checkpoints.save(epoch + 1, run.step, report)
+        checkpoints.save(epoch + 1, run.position, run.step, report)
     if epoch + 1 == config.num_epochs:
         check_weights_are_equal(run)
     report.env["seconds"] = {part: round(s, 3) for part, s in run.seconds.items()}
@@ -176,37 +171,36 @@ def run_epoch(run: Run, epoch: int) -> None:
 
 def train_one_epoch(run: Run, epoch: int) -> dict[str, float | None]:
     """Train for the rest of an epoch; return its metrics over all workers."""
-    config, step, state = run.config, run.step, run.checkpoints.state
+    config, step = run.config, run.step
     pipeline = run.pipelines["train"]
     schedule = hooks.get("schedule")
-    steps = steps_left(config, pipeline, state.images)
-    if state.images and steps and not pipeline.ordered:
+    steps = steps_left(config, pipeline, run.position.images)
+    if run.position.images and steps and not pipeline.ordered:
         run.progress.say(
             f"the loader cannot begin in the middle of an epoch: epoch {epoch + 1} starts again"
         )
-        state.begin_epoch()
+        run.position = TrainProgress()
         steps = steps_left(config, pipeline, 0)
-    done = state.images  # before the run was resumed
-    used = done + steps * config.global_batch  # of the epoch's images
-    done_steps = done // config.global_batch
+    position = run.position
+    used = position.images + steps * config.global_batch  # of the epoch's images
+    done_steps = position.images // config.global_batch  # before the run was resumed
     run.progress.start("train", epoch, config.num_epochs, done_steps + steps, done_steps)
-    meter = Meter(step, run.comm, run.progress, config.disp_batches, done_steps, state.sums)
+    meter = Meter(step, run.comm, run.progress, config.disp_batches, done_steps, position.sums)
     skipped = step.loss_scale_state().get("skipped", 0)
-    batches = pipeline.epoch(epoch, skip=done) if steps else iter(())
+    batches = pipeline.epoch(epoch, skip=position.images) if steps else iter(())
     for i, batch in enumerate(meter.batches(itertools.islice(batches, steps)), start=1):
         # all batches of one update have the same rate
-        lr = schedule(epoch + state.images / used, config.effective_batch_size, config)
+        lr = schedule(epoch + position.images / used, config.effective_batch_size, config)
         with lifetime.Wait():  # for the other ranks' gradients
             step.train_step(batch, lr)
             meter.step_done(lr)
         if i % config.grad_accum_steps == 0:
-            state.images += config.effective_batch_size
+            position.images += config.effective_batch_size
             after_update(run, epoch, meter, last=i == steps)
     metrics = meter.finish(show=True)
     for part, seconds in meter.seconds().items():
         run.seconds[part] += seconds
-    if run.checkpoints.enabled:
-        state.sums = meter.sums_of_all()
+    position.sums = meter.sums_of_all()
     for _ in batches:  # a loader that is left in mid-epoch may hand the rest to the next one
         pass
     report_loss_scale(run, skipped, steps // config.grad_accum_steps)
@@ -222,7 +216,7 @@ def evaluate(run: Run, epoch: int) -> dict[str, float | None]:
         run.step.eval_step(batch)
         meter.step_done()
         if run.preemption.should_stop():
-            run.checkpoints.save(epoch, run.step, run.report)
+            run.checkpoints.save(epoch, run.position, run.step, run.report)
             exit_by_sigterm(run, epoch)
     return meter.finish(show=False)
 
@@ -249,13 +243,13 @@ def after_update(run: Run, epoch: int, meter: Meter, last: bool) -> None:
     The updates that are due do not depend on where the run was resumed, and writing a checkpoint
     does not change the run's state. Both are needed to resume bit for bit.
     """
-    state, config = run.checkpoints.state, run.config
+    position, config = run.position, run.config
     every = config.checkpoint_steps if run.preemption.saves and not last else None
-    due = every and state.images // config.effective_batch_size % every == 0
+    due = every and position.images // config.effective_batch_size % every == 0
     stop = run.preemption.should_stop()
     if due or stop:
-        state.sums = meter.sums_of_all()
-        run.checkpoints.save(epoch, run.step, run.report)
+        position.sums = meter.sums_of_all()
+        run.checkpoints.save(epoch, position, run.step, run.report)
     if stop:
         exit_by_sigterm(run, epoch)
 
@@ -263,7 +257,7 @@ def after_update(run: Run, epoch: int, meter: Meter, last: bool) -> None:
 def exit_by_sigterm(run: Run, epoch: int) -> NoReturn:
     """End a run whose checkpoint is written. All ranks call this."""
     run.progress.stop()
-    images = run.checkpoints.state.images
+    images = run.position.images
     file = checkpoint.path(run.checkpoints.prefix, epoch, images)
     run.progress.say(f"stopped by SIGTERM after {images} images of epoch {epoch + 1}: {file}")
     raise SystemExit(TERMINATED)
