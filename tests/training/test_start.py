@@ -84,6 +84,6 @@ def test_invalid_checkpoints_are_named(rn50: Run, three: Path, trained: Path) ->
     missing = begin(rn50, three, Path("none"))
     assert "--init-from none: there is no checkpoint none-NNNN.safetensors" in missing.error
     Path("w.pth").touch()
-    assert "rn50 import torchvision" in begin(rn50, three, Path("w.pth")).error
+    assert "rn50 import FILE" in begin(rn50, three, Path("w.pth")).error
     deeper = rn50("run", "--init-from", trained / "m", "--network", "resnet", "--dry-run")
     assert "--network resnet" in deeper.error and "resnet-tiny" in deeper.error
