@@ -182,6 +182,9 @@ def _copy_if_missing() -> None:
         own.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(first, own)
         print(f"{own} was missing: it is the finished {first.name} now, yours to change.")
+        if "_horovod" in first.name:
+            other = first.with_name(first.name.replace("horovod", "ddp"))
+            print(f"(For DDP, copy {other} over it.)")
 
 
 def changes(rung: str) -> None:

@@ -182,6 +182,7 @@ WITHOUT_WAITING = """pool = ThreadPoolExecutor(readers)
         (POOL.replace("files))", "files[1:]))"), "29 calls opened 29 of 30 files"),
         (POOL.replace("files))", "files * 3))"), "90 calls opened 30 of 30 files"),
         (POOL.replace("files))", "val))"), "Use the argument `files`"),
+        (POOL.replace("map(open_file", "map(open_slowly"), "by something other than the argument"),
         (POOL.replace("len(files) / ", ""), "this call opened"),
         (POOL.replace("return ", ""), "the result is None"),
         (WITHOUT_WAITING, "seconds until all are read"),

@@ -112,7 +112,7 @@ def judge_rate(yours: Function) -> str:
 
 
 def judge_readers(yours: Function, readers: int) -> None:
-    opened, threads, files = [], set(), list(range(FILES))
+    opened, threads, files = [], set(), [f"{number:02}.jpg" for number in range(FILES)]
 
     def open_file(file: Any) -> Any:
         threads.add(threading.get_ident())
@@ -121,7 +121,11 @@ def judge_readers(yours: Function, readers: int) -> None:
         return file
 
     begin = time.perf_counter()
-    rate = yours(open_file, list(files), readers)
+    try:
+        rate = yours(open_file, list(files), readers)
+    except FileNotFoundError:
+        wrong("Files are opened by something other than the argument `open_file`.",
+              "Pass `open_file` itself to pool.map: the check has no real files.")  # fmt: skip
     seconds = time.perf_counter() - begin
     if not opened:
         returned(rate)
