@@ -20,10 +20,14 @@ def describe(resolved: Resolved) -> str:
     config, lines = resolved.config, list(resolved.caps)
     hidden = {"data_root", "data_nthreads"} if config.loader == "synthetic" else set()
     hidden |= {"comm"} if config.comm == "local" else set()
+    if config.only_inference:
+        hidden |= {name for name, flag in FLAGS.items() if flag.group == "recipe"} - {"recipe"}
     values = config.to_dict()  # those that are not the default
-    shown = [name for name in scoped("shown") if name in values and name not in hidden]
+    shown = [name for name in scoped("shown") if name in values]
     shown += [n for n in scoped("trick") if values[n] not in ((), getattr(recipes.REFERENCE, n))]
     for name in shown:
+        if name in hidden:
+            continue
         flag, *text = flags_of({name: values[name]})
         lines.append(f"  {flag:16} {' '.join(text)}  ({resolved.reasons.get(name, 'given')})")
     if config.dtype == "float16" and not machine().gpus:
