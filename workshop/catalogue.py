@@ -36,9 +36,9 @@ class Lesson:
 COURSE = (
     Lesson("00", "00_start_here", "Start here", 30, 15,
            "overview", "Why does training need so much computing power?"),
-    Lesson("01", "01_dataset_preparation", "Data", 40, 60,
+    Lesson("01", "01_dataset_preparation", "Data", 60, 60,
            "input", "How does a model read a million JPEGs?"),
-    Lesson("02", "02_single_gpu", "One GPU", 75, 90,
+    Lesson("02", "02_single_gpu", "One GPU", 90, 90,
            "compute", "What happens in a training step?"),
     Lesson("03", "03_horovod", "Horovod and DDP", 120, 120,
            "communication", "How do many workers train one model?"),
@@ -46,11 +46,11 @@ COURSE = (
            "input", "Can the input keep up?"),
     Lesson("05", "05_dali", "DALI", 90, 90,
            "input", "Who decodes the images?"),
-    Lesson("06", "06_mixed_precision", "Mixed precision", 90, 90,
+    Lesson("06", "06_mixed_precision", "Mixed precision", 100, 90,
            "compute", "How few bits are enough?"),
     Lesson("07", "07_inference", "Inference", 75, 90,
            "latency", "How fast is one answer?"),
-    Lesson("08", "08_benchmark_and_scaling", "Scaling", 90, 90,
+    Lesson("08", "08_benchmark_and_scaling", "Scaling", 95, 90,
            "everything", "How much faster are more GPUs?"),
 )  # fmt: skip
 

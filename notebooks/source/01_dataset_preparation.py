@@ -3,7 +3,7 @@
 #
 # How does a model read a million JPEGs? You pack a folder into record files, read them with a class that you write, measure whether packing pays off, and detect damage before you train.
 #
-# **Time:** 40 minutes · **Needs:** nothing beyond the set-up, no GPU · **On a CPU:** about a minute to run
+# **Time:** 60 minutes · **Needs:** nothing beyond the set-up, no GPU · **On a CPU:** about a minute to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -134,7 +134,7 @@ print(f"A perfect model would score {perfect:.1f}% top-1; you expected {guess}%.
 #
 # The index lets you read any record with one seek, so a class with `__len__` and `__getitem__` is all a `DataLoader` needs. `pread` reads at an offset without moving the shared file position, so forked workers can share one open file.
 #
-# **Your turn.** Write `__getitem__`, which returns image `i` and its label. `self.read(i)` returns the bytes of the whole record. Here, the kind is always 0, so the second word equals the length. `struct.unpack_from("<I", record, 4)` returns a tuple with the 32-bit number at byte 4 of a record; with `"<f"`, it reads a float32. `io.BytesIO` turns bytes into a file that `Image.open` accepts.
+# **Your turn.** Write `__getitem__`, which returns image `i` (its JPEG without the padding) and its label. `self.read(i)` returns the bytes of the whole record. Here, the kind is always 0, so the second word equals the length. `struct.unpack_from("<I", record, 4)` returns a tuple with the 32-bit number at byte 4 of a record; with `"<f"`, it reads a float32. `io.BytesIO` turns bytes into a file that `Image.open` accepts.
 
 # %%
 import io
@@ -290,7 +290,11 @@ whole, parsing = 1e6 / max(rates["warm"]["tar in order"]), 1e6 * min(headers) / 
 print(f"warm, at best: of tar's {whole:.0f} µs per image, Python spends {parsing:.0f} on headers")
 
 # %% [markdown]
-# Each ratio is the median over the turns, with the range. A difference is clear if there are at least five turns, all on the same side of 1, so a single slow turn can hide it. If a bar's dots form two groups, the disk or the virtual machine probably changed speed. *Records at random* reads from a file that is already open; *files at random* opens one per image. In order, the system reads cold data ahead; a warm difference cannot come from storage. That leaves the processor, whose caches also work best on neighbouring data (not tested here). **Try it** on Linux: `os.posix_fadvise(records.file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)` switches read-ahead off; call it and run the last two cells again (`os.POSIX_FADV_NORMAL` switches it on). If tar is slower when warm, that is mostly because Python parses two headers per image (last line).
+# Each ratio is the median over the turns, with the range. A difference is clear if there are at least five turns, all on the same side of 1, so a single slow turn can hide it. If a bar's dots form two groups, the disk or the virtual machine probably changed speed.
+#
+# - **Packing:** *records at random* reads from a file that is already open; *files at random* opens one per image.
+# - **Order:** in order, the system reads cold data ahead; a warm difference cannot come from storage. That leaves the processor, whose caches also work best on neighbouring data (not tested here). **Try it** on Linux: `os.posix_fadvise(records.file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)` switches read-ahead off; call it and run the last two cells again (`os.POSIX_FADV_NORMAL` switches it on).
+# - **Format:** if tar is slower when warm, that is mostly because Python parses two headers per image (last line).
 #
 # ## Would you pack?
 #
@@ -323,19 +327,22 @@ users = {
     "8 H100s (published)": session.results["published.h100.8gpu.ips"].value,
 }
 print("images/s wanted:", ", ".join(f"{name}: {wanted:,.0f}" for name, wanted in users.items()))
+hungry = {*users}
 for readers, expected in guess.items():
     begin, cpu = time.perf_counter(), time.process_time()
     speeds = [reading_rate(open_slowly, val, readers) for _ in range(rounds)]
     busy = (time.process_time() - cpu) / (time.perf_counter() - begin)
-    fed = ", ".join(name for name, wanted in users.items() if min(speeds) >= wanted) or "none"
+    fed = [name for name, wanted in users.items() if min(speeds) >= wanted]
+    hungry -= {*fed}
     print(f"{readers:2} reader(s): {np.median(speeds):,.0f} files/s", end=" ")
     print(f"({min(speeds):,.0f} to {max(speeds):,.0f}); you expected {expected};", end=" ")
-    print(f"{busy:.1f} of {session.machine.cores} cores busy; always enough for {fed}")
+    print(f"{busy:.1f} of {session.machine.cores} cores busy; always enough for {', '.join(fed) or 'none'}")
+print("Never always fed:", ", ".join(name for name in users if name in hungry) or "none")
 
 # %% [markdown]
 # The readers' waits overlap, so eight are several times as fast as one. If 32 are no faster, the limit is not the simulated storage, which has none. If cores are free, it is probably Python's lock (the GIL): try more processes. Packing gains no speed if readers are faster than training: for which of the four would you pack?
 #
-# <details><summary>Answer</summary>For speed, at most for those that no line above names: no number of readers always kept up with them. If a median is high enough and only the slowest turn is not, run the cell again before you decide. Even then, try processes first.</details>
+# <details><summary>Answer</summary>For speed, at most for those of the last line: no number of readers always kept up with them. If a median is high enough and only the slowest turn is not, run the cell again before you decide. Even then, try processes first.</details>
 #
 # **Try it** on shared storage: call `reading_rate(Path.read_bytes, files, 8)` with 1,000 files that have not been read recently.
 #

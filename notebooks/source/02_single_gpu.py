@@ -3,7 +3,7 @@
 #
 # Notebook 01 prepared the images. Now you write a script that trains ResNet-50 v1.5 on them, and find out where its time goes.
 #
-# **Time:** 75 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 2 minutes to run
+# **Time:** 90 minutes · **Needs:** nothing beyond the set-up · **On a CPU:** about 2 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu

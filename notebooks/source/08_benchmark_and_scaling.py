@@ -3,7 +3,7 @@
 #
 # In this notebook, you write a clock, measure seven benchmarking mistakes, tune one device, and predict and explain the speed of several ranks. At the end, you decide whether eight more GPUs are worth their price.
 #
-# **Time:** 90 minutes · **Needs:** DALI, and the script from notebook 06, which you extend · **On a CPU:** about 3 minutes to run
+# **Time:** 95 minutes · **Needs:** DALI, and the script from notebook 06, which you extend · **On a CPU:** about 3 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -179,7 +179,7 @@ show("1. no waiting", big / np.array(queued), big / np.array(waited))
 # %% [markdown]
 # ### 2. The wrong mean, and the best of n
 #
-# If half of your batches run at 100 images/s and half at 50, the average speed is not 75: 200 images take 1 + 2 s, or 66.7 images/s. Divide total images by total seconds; for equal batches, that is the **harmonic mean** of the rates. In the next cell, every other step runs only the forward pass. The best of *n*, the third mistake of the benchmark above, is also above the mean.
+# If half of your batches run at 100 images/s and half at 50, the average speed is not 75: 200 images take 1 + 2 s, or 66.7 images/s. Divide total images by total seconds; for equal batches, that is the **harmonic mean** of the rates. In the next cell, every other step runs only the forward pass. The best of *n* is also above the mean.
 
 # %%
 import itertools
@@ -377,7 +377,7 @@ ladder.figure()
 # %% [markdown]
 # ## Where is the time going now?
 #
-# Compare rungs in the right half of the figure: its ratios are taken turn by turn. The bars on the left, and the MFU, use medians of different turns and can mislead. If a rung's dots are far apart, something else ran: race again. With one rank on a CPU, rung 5 changes only the layout: expect little. (The recorded H100 gained 1.62 from layout and kernels, in an earlier script that copied each batch.) On a CPU, nearly everything is *compute*, which `--trace` breaks down; a cheaper loader shortens it, too. A fast GPU also waits for *input* until rung 3. The MFU can fall although training gets faster: the peak is higher in 16 bits, but layers that only move bytes cannot use it.
+# Compare rungs in the right half of the figure: its ratios are taken turn by turn. The bars on the left, and the MFU, use medians of different turns and can mislead. If a rung's dots are far apart, something else ran: race again. With one rank on a CPU, rung 5 changes only the layout: expect little. (The recorded H100 gained 1.62, in an earlier script that copied each batch.) On a CPU, nearly everything is *compute*, which `--trace` breaks down. A fast GPU also waits for *input* until rung 3. The MFU can fall although training gets faster: the peak is higher in 16 bits, but layers that only move bytes cannot use it.
 #
 # ## Predict several ranks, then explain
 #
@@ -524,7 +524,7 @@ both = [cause for name, cause in clear if name == "weak" and ("strong", cause) i
 print("Clear causes, in both measurements:", ", ".join(both) or "none")
 
 # %% [markdown]
-# *alone* times the number of ranks is the speed without losses. In strong scaling, it is lower if half a batch takes more than half the time. The × of a cause is (*alone* + cause) / *alone*, on rank 0. On a CPU, your clock (one process, all cores) may be faster than all ranks. If the exchange is clearly shorter than α-β, the backward pass hid part of it. If it is clearly longer, and your line is within 20% at 26 MB, DDP's copies or slower computing add to it; `noop_hook`, as in notebook 03, separates them. Otherwise, you cannot tell. (If one dot is far off, repeat from `bench.py` on.)
+# *alone* times the number of ranks is the speed without losses. In strong scaling, it is lower if half a batch takes more than half the time. The × of a cause is (*alone* + cause) / *alone*, on rank 0. On a CPU, your clock (one process, all cores) may be faster than all ranks. If the exchange is clearly shorter than α-β, the backward pass hid part of it. If it is clearly longer, and your line is within 20% at 26 MB, DDP's copies or slower computing add to it; `noop_hook`, as in notebook 03, separates them. Otherwise, you cannot tell. (Bars are medians of all turns, milliseconds of differences within a turn: if they disagree, or one dot is far off, repeat from `bench.py` on.)
 #
 # ## Predict GPUs you do not have
 #
@@ -624,7 +624,8 @@ for links in dict.fromkeys([network, "nvlink4+100g"]):
         print(f"{links}, {cause} ({fitted}): {more / eight:.2f}; a run's cost", end=" ")
         print(f"× {2 * eight / more:.2f}")
     verdict = decide(speeds, threshold) if threshold else "no threshold yet"
-    print(f"{links}: {verdict}; you predicted {sixteen or '?'}")
+    yours = f"; you predicted {sixteen or '?'}" if links == network else ""
+    print(f"{links}: {min(speeds):.2f} to {max(speeds):.2f}{yours}. Decision: {verdict}")
     if threshold and links == network:
         session.note("decision", verdict, "", f"16 GPUs instead of 8, at least × {threshold}")
 if threshold and not 1 < threshold <= 2:

@@ -58,8 +58,8 @@ def test_names_and_minutes_are_those_of_the_first_cells(page: str, repository: P
 def test_readme_has_the_sums_of_hours(repository: Path) -> None:
     readme = (repository / "README.md").read_text(encoding="utf-8")
     lessons = sum(item.minutes for item in catalogue.COURSE) / 60
-    assert "The notebooks take about 11.5 hours,\nthe exercises 6 to 7 more" in readme
-    assert 11.25 < lessons < 11.75 and 6 < sum(exercise_minutes().values()) / 60 < 7
+    assert "The notebooks take about 12 hours,\nthe exercises 6 to 7 more" in readme
+    assert 11.75 < lessons < 12.5 and 6 < sum(exercise_minutes().values()) / 60 < 7
 
 
 def test_commands_exist(page: str) -> None:
