@@ -105,5 +105,7 @@ def _from_archive(path: Path, wanted: tuple[str, ...]) -> dict[str, bytes]:
                     assert file is not None
                     found[name] = file.read()
     except (tarfile.TarError, OSError, EOFError) as error:
-        raise UserError(f"{path}: this devkit is damaged ({error}); download it again") from None
+        raise UserError(
+            f"{path}: this devkit is damaged ({first_line(error)}); download it again"
+        ) from None
     return found

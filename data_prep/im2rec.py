@@ -256,7 +256,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     add("--recursive", action="store_true", help="each folder is a class")
     add = parser.add_argument_group("packing").add_argument
     add("--pass-through", action="store_true", help="pack the bytes of the files as they are")
-    add("--num-thread", type=whole(), default=1, metavar="N", help="threads (default 1)")
+    add("--num-thread", type=whole(), metavar="N", help="threads (all usable cores)")
     add(
         "--skip-bad",
         action="store_true",
@@ -287,8 +287,8 @@ def main(argv: list[str] | None = None) -> None:
     if not arguments.pass_through:
         transform = functools.partial(reencode, resize=arguments.resize, quality=arguments.quality)
     pack_list(
-        Path(f"{prefix}.lst"), root, threads=arguments.num_thread, transform=transform,
-        skip_bad=arguments.skip_bad, quiet=arguments.quiet,
+        Path(f"{prefix}.lst"), root, threads=arguments.num_thread or usable_cores(),
+        transform=transform, skip_bad=arguments.skip_bad, quiet=arguments.quiet,
     )  # fmt: skip
 
 

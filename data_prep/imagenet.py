@@ -42,12 +42,12 @@ def unpack(
     disk has too little room, or if ``out`` exists and was made from something else.
     """
     plan = make_plan(source, devkit)
-    inputs = [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in plan.inputs]
-    stamp = [str(source.resolve()), plan.form, inputs]
+    inputs = [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in plan.inputs]
+    stamp = [str(source.resolve()), plan.form, inputs, plan.images]
     folder = OutputFolder(out, stamp)
     if folder.is_complete():
         print(f"{out}: already complete")
-        return True
+        return _compare_counts(plan, {s: len([*out.glob(f"{s}/*/*")]) for s in plan.images})
     if out.exists():
         raise UserError(f"{out}: this is there already; name a new folder")
     done = {"train": 0, "val": 0}

@@ -14,7 +14,15 @@ from typing import Any, BinaryIO
 
 from rn50lib.data.recordio import MAGIC_BYTES
 from rn50lib.errors import UserError
-from rn50lib.files import FULL, check_output, is_stream, lock_open, replacing, sync
+from rn50lib.files import (
+    FULL,
+    check_output,
+    is_stream,
+    lock_open,
+    make_folder,
+    replacing,
+    sync,
+)
 
 STAMP = ".made-from"
 COMPLETE = ".complete"
@@ -133,7 +141,7 @@ class OutputFolder:
     def __enter__(self) -> OutputFolder:
         if self.path.is_mount():
             raise UserError(f"{self.path}: this is a mount point; name a folder below it")
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path.parent, str(self.path))
         finish_swap(self.path)
         self._lock = self._lock_part()
         stamp = self.part / STAMP

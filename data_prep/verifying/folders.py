@@ -128,5 +128,7 @@ def check_files(found: Images, folder: str, label: int, names: list[str]) -> Non
             found.problems.add("unreadable", path, error.strerror or str(error))
         else:
             found.check(path, label, data, name)
+            if breaks_lines(name):
+                found.problems.add("names", folder, f"{name!r} has a tab or a line break")
             if not path.isascii() and path != os.fsencode(path).decode(errors="replace"):
                 found.problems.add("not-utf8", path)

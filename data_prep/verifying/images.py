@@ -84,8 +84,8 @@ def check_image(data: bytes, name: str = "") -> list[Finding]:
     except UserError as error:
         if not data.startswith((b"\xff\xd8\xff", b"\x89PNG")):
             return [("no-image", f"it starts with {data[:8]!r}")]
-        too_large = TOO_LARGE in str(error)
-        return [("undecodable", str(error) if too_large else "its header is damaged or cut short")]
+        problem = error.args[0] if TOO_LARGE in str(error) else "its header is damaged or cut short"
+        return [("undecodable", problem)]
     cmyk, png = image.mode == "CMYK", image.format == "PNG"
     checks = {
         "png-as-jpeg": png and name and not name.lower().endswith(".png"),

@@ -12,6 +12,7 @@ from rn50lib.data.recordfile import RecordError, read_pairs
 from rn50lib.data.tfrecord import (
     IMAGE,
     LABEL,
+    SHARDS,
     TFRecordReader,
     example_value,
     find_shards,
@@ -27,7 +28,7 @@ def read_shards(path: Path, split: str) -> Part:
         shards = find_shards(path, split) if path.is_dir() else [path]
     except UserError as error:
         part.problems.add("damage", path, str(error))
-        return part
+        shards = sorted(path.glob(SHARDS[split]))  # those that are there
     for shard in shards:
         if shard.exists() and not shard.is_file():  # reading a pipe would wait for its writer
             part.problems.add("damage", shard, "this is not a regular file")

@@ -377,7 +377,8 @@ class RecordSource(Source):
             problem = f"{path}: this record file does not exist"
             if folder.is_dir():
                 problem += f"; {cls.describe_missing(folder, split)}"
-            raise RecordError(problem, remedy=("pack", path.with_suffix(""), root / split))
+            home = next((r for r in (root, root.parent) if (r / split).is_dir()), root)
+            raise RecordError(problem, remedy=("pack", path.with_suffix(""), home / split))
         reader = Reader(path)
         labels = reader.labels()
         _check_list(path, labels)

@@ -236,6 +236,7 @@ TRAIN_TAR, KIT = "ILSVRC2012_img_train.tar", "ILSVRC2012_devkit_t12.tar.gz"
     [
         (KIT, None, "img_val.tar: the archive does not give the classes of its images"),
         (KIT, b"\x1f\x8b broken", "ILSVRC2012_devkit_t12.tar.gz: this devkit is damaged"),
+        (KIT, b"<html>", "file could not be opened successfully:); download it again"),
         (KIT, {TRUTH_TEXT: b"1\n"}, "meta.mat is not in this devkit"),
         (KIT, {"meta.mat": META, TRUTH_TEXT: b"77\n"}, "this devkit cannot be read (77)"),
         *(
@@ -316,8 +317,18 @@ def test_names_and_counts_of_images_are_checked(tmp_path, error_of, capsys):
     error = error_of(imagenet.main, source, tmp_path / "out")
     assert "'run me.sh' is not a name of ImageNet" in error
     write_tar(source / TRAIN_TAR, {f"{WNIDS[0]}.tar": inner_tar(WNIDS[0], 2)})
-    assert run(source, tmp_path / "out") == 1
-    assert "warning: train has 2 images, not 9" in capsys.readouterr().err
+    for _ in range(2):
+        assert run(source, tmp_path / "out") == 1
+        assert "warning: train has 2 images, not 9" in capsys.readouterr().err
+
+
+def test_class_folders_that_were_completed_are_not_taken_for_done(tmp_path, error_of):
+    source, out = make_extracted(tmp_path / "source", flat_val=True), tmp_path / "out"
+    late = next(source.glob("train*/*/*.JPEG"))
+    late.rename(tmp_path / late.name)
+    assert run(source, out) == 1
+    (tmp_path / late.name).rename(late)
+    assert "this is there already" in error_of(imagenet.main, source, out)
 
 
 @pytest.mark.parametrize(

@@ -195,7 +195,7 @@ def test_a_run_that_draws_the_data_ends_with_its_workers(
         (["{t}/set", "--train", "many"], "--train"),
         (["{t}/set", "--tarin", 24], "--tarin"),
         (["{t}/file"], "{t}/file: this is a file; name a folder"),
-        (["{t}/file/below"], "{t}/file/below: cannot be written"),
+        (["{t}/file/below"], "{t}/file/below cannot be written"),
         (["{t}/other", *SMALL], "{t}/other/train: the output folder is replaced as a whole"),
         (["{t}/other", *SMALL, "--overwrite"], "{t}/other/train: the output folder is replaced"),
         (["{t}/lost"], "{t}/lost: marked complete, but val and classes.txt is gone"),

@@ -145,6 +145,7 @@ TRAIN, VAL = "train/pear/train_0.JPEG", "val/pear/val_0.JPEG"
             {("not-utf8", f"{s}/\udce4/{s}_{i}.JPEG")
              for s, count in (("train", 5), ("val", 3)) for i in range(count)},
         ),
+        (f"mv {TRAIN} $'train/pear/a\\tb.jpg'", {("names", "train/pear")}),
         ("touch train/pear/zero.jpg", {("empty-file", "train/pear/zero.jpg")}),
         ("ln -s /nowhere train/pear/x.jpg", {("dangling", "train/pear/x.jpg")}),
         ("rm */pear/*", {("lost-class", "train/pear"), ("empty-class", "val/pear")}),
@@ -403,7 +404,10 @@ def test_missing_and_wrong_indexes_and_missing_shards(root):
     problems, report = found(folder)
     assert problems == {("no-index", str(first), None)} and report.good
     second.unlink()
-    assert ("damage", str(folder), None) in found(folder)[0]
+    with first.open("r+b") as file:
+        file.truncate(first.stat().st_size - 10)
+    damaged = {path for kind, path, _ in found(folder)[0] if kind == "damage"}
+    assert damaged == {str(folder), str(first)}  # the others are still read
 
 
 GOOD = {"image/encoded": make_image(1), "image/class/label": 1}

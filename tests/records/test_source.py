@@ -113,3 +113,7 @@ def test_missing_record_file_says_how_to_make_it(root):
     assert message.startswith(f"{prefix}.rec: this record file does not exist")
     assert f"`python -m data_prep.im2rec --list --recursive {prefix} {root / 'train'}`" in message
     assert f"`python -m data_prep.im2rec --pass-through {prefix} {root / 'train'}`" in message
+    prefix.parent.mkdir(exist_ok=True)
+    (prefix.parent / "val.rec").touch()  # a data root of records is next to the folders
+    message = refused(prefix.parent, "train", "recordio")
+    assert f"--pass-through {prefix} {root / 'train'}`" in message
