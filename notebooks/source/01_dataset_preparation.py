@@ -336,7 +336,8 @@ for readers, expected in guess.items():
     hungry -= {*fed}
     print(f"{readers:2} reader(s): {np.median(speeds):,.0f} files/s", end=" ")
     print(f"({min(speeds):,.0f} to {max(speeds):,.0f}); you expected {expected};", end=" ")
-    print(f"{busy:.1f} of {session.machine.cores} cores busy; always enough for {', '.join(fed) or 'none'}")
+    print(f"{busy:.1f} of {session.machine.cores} cores busy;", end=" ")
+    print("always enough for", ", ".join(fed) or "none")
 print("Never always fed:", ", ".join(name for name in users if name in hungry) or "none")
 
 # %% [markdown]
