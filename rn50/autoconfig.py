@@ -352,7 +352,7 @@ def recipe_choices(values: Given, base: recipes.Recipe) -> Iterator[Choice]:
     if epochs != base.num_epochs:
         scaled = recipes.rescaled(base, epochs)
         covered = f"{epochs} epoch{'s' * (epochs != 1)}"
-        other = f"{why}'s, for {covered} instead of {base.num_epochs}"
+        other = f"{why}, scaled from {base.num_epochs} to {covered}"
         yield "warmup_epochs", scaled.warmup_epochs, other
         yield "lr_step_epochs", scaled.lr_step_epochs, other
     for name in FLAGS.keys() & vars(base).keys():

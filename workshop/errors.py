@@ -69,7 +69,7 @@ def _handler(
             return []
         lines = [f"○ {value.name} does not exist yet."]
         lines.append("  Run the cell above in which you write it, then this one again.")
-    elif isinstance(value, subprocess.CalledProcessError):  # of a %%bash cell
+    elif isinstance(value, subprocess.CalledProcessError) and type(value.cmd) is bytes:  # %%bash
         if value.returncode is None:  # interrupted: IPython cannot print it without a status
             value.returncode = 130
         lines = [f"The command ended with status {value.returncode}."]

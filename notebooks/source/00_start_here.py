@@ -13,7 +13,7 @@ epochs: int | None = None  # epochs to train
 seed: int = 0  # random seed
 
 # %% [markdown]
-# Run the cells in order with Shift + Enter. To change a parameter, edit the cell above and rerun everything below. Run one notebook at a time, and close it with *File › Close and Shut Down Notebook*: two that compute at once spoil each other's speeds, and an idle one keeps up to 3 GB of memory. After a restart, or on another day, *Run › Run All Above Selected Cell* takes at most 5 minutes. The next cell reports your hardware, chooses a *profile*, and generates the images of road signs if they are missing.
+# Run the cells in order with Shift + Enter. To change a parameter, edit the cell above and rerun everything below. Run one notebook at a time, and close it with *File › Close and Shut Down Notebook*: two that compute at once slow each other down, and an idle one holds up to 3 GB of memory. After a restart, or on another day, *Run › Run All Above Selected Cell* takes at most 5 minutes. The next cell reports your hardware, chooses a *profile*, and generates the images of road signs if they are missing.
 #
 # The profile decides how much a notebook computes: `cpu` runs any notebook in under 5 minutes on two otherwise idle cores, `gpu` mostly uses 224-pixel images, and `ci` is for tests.
 
@@ -132,7 +132,7 @@ for run in runs:
     )
     print(f"{wait:.1f} s ({wait / total:.0%}) waiting for images and {total - wait:.1f} s", end=" ")
     print(f"computing; validation is extra; top-1 {top1:.1f}%")
-print(f"You expected waiting to take, in %, with workers and without: {waiting or '?'}")
+print(f"You expected these shares of waiting, with workers and without: {waiting or '?'}")
 
 # %% [markdown]
 # Without workers, the training process itself decodes between steps, so all decoding counts as waiting. With workers, a step waits only if decoding is slower than computing, or at the start of an epoch, when no batch is ready yet; in the first epoch, the workers themselves have to start. A GPU continues with the steps already launched during the wait, so the waiting time is the most that faster input can save. Compare the totals and the computing times, too. The logs show how much the speed varies between the epochs of one run (img/s): a difference in total time that is no larger may be chance. If computing took longer with workers on a CPU, the workers slowed the network, because both need the cores: then less waiting need not mean a shorter run.
@@ -151,7 +151,7 @@ print(f"You expected waiting to take, in %, with workers and without: {waiting o
 # %% [markdown]
 # ## What happens in a step
 #
-# Every step does the same work on a new batch. Ahead of time, workers read, decode and crop JPEGs. The pixels are copied to the device that computes, usually a GPU. The **forward** pass turns pixels into predictions and keeps each layer's output. The **loss** compares the predictions with the labels. The **backward** pass goes through the layers in reverse and uses the kept outputs to compute a gradient for every weight. If there are several devices, they **exchange** gradients (*communication*), and each uses the average. The **update** then changes the weights. The figure shows how much data a step handles: an ImageNet JPEG has 115 KB on average, and in float32, ResNet-50 keeps 86 MB of outputs per image. Later figures use the same colours for input, compute and communication.
+# Every step does the same work on a new batch. Ahead of time, workers read, decode and crop JPEGs. The pixels are copied to the device that computes, usually a GPU. The **forward** pass turns pixels into predictions and keeps each layer's output. The **loss** compares the predictions with the labels. The **backward** pass goes through the layers in reverse and uses the kept outputs to compute a gradient for every weight. If there are several devices, they **exchange** gradients (*communication*), and each uses the average. The **update** then changes the weights. The figure shows how much data a step handles: an ImageNet JPEG averages 115 KB, and in float32, ResNet-50 keeps 86 MB of outputs per image. Later figures use the same colours for input, compute and communication.
 
 # %%
 from workshop.lessons import nb00
@@ -217,7 +217,7 @@ print(f"At this rate, your formula gives {seconds:.1f} s;", end=" ")
 print(f"including each epoch's first step, training took {total:.1f} s.")
 
 # %% [markdown]
-# The published runs took 82.0 and 22.9 hours, 2 to 3% more than the formula gives. FP16, with a larger batch, is 3.6 times as fast. The H100's images were synthetic; with real ones and batch 128, an earlier version of the course's script reached 4,107 per second. Eight V100s reach 10,263.2 images/s (published), only 7.1 times the speed of one. They also have to exchange gradients, and they share the host's processors and its storage, which must deliver 1.2 GB/s.
+# The published runs took 82.0 and 22.9 hours, 2 to 3% more than the formula gives. FP16, with a larger batch, is 3.6 times as fast. The H100's images were synthetic; with real ones and batch 128, an earlier version of the course's script reached 4,107 images per second. Eight V100s reach 10,263.2 images/s (published), only 7.1 times the speed of one. They also have to exchange gradients, and they share the host's processors and its storage, which must deliver 1.2 GB/s.
 #
 # **Try it:** how many V100s would finish the training in one hour in FP16 if each were as fast as a single V100? And if each contributed one eighth of the speed of eight?
 
@@ -230,7 +230,7 @@ gpus = None, None  # your two numbers
 #
 # ## Where the course goes
 #
-# Below are the notebooks, followed by the speeds of published runs and of the course's script. The first version waits for images: DALI alone takes the script past one V100 in FP16. Once a script has run here, the figure shows its speeds instead. In a hurry? Take 00, 02, and 03 up to its ladder (half a day), then 05 and 06 (another half). 03 is long: its ladder is a good place to stop.
+# Below are the notebooks, followed by the speeds of published runs and of the course's script. On the H100, the first version waits for images: DALI alone takes it past one V100 in FP16. Once you have run a script here, the figure shows your speeds instead. In a hurry? Take 00, 02, and 03 up to its ladder (half a day), then 05 and 06 (another half).
 
 # %%
 workshop.course_map()

@@ -216,7 +216,7 @@ def train_scaled(scale, adapt=False, test=True, dtype=torch.float16):
     small = 2.0**-16
     on_gradients(model, lambda gradient: gradient.to(dtype).float())
     losses, scales, updated, good = [], [], [], 0
-    for x, y in batches * passes:
+    for x, y in batches * rounds:
         loss = cross_entropy(model(x), y)
         optimizer.zero_grad()
         (loss * small * scale).backward()
@@ -233,7 +233,7 @@ def train_scaled(scale, adapt=False, test=True, dtype=torch.float16):
     return losses, scales, updated
 
 
-passes = 3
+rounds = 3
 guess = {"learns best": None, "makes no update": None, "ends in NaN": None}  # names of runs
 runs = {
     "your rule": train_scaled(2.0**36, adapt=True),
@@ -244,7 +244,7 @@ runs = {
     "not rounded": train_scaled(1.0, dtype=torch.float32),
 }
 
-print(f"Mean loss of the last 5 of {passes * len(batches)} steps")
+print(f"Mean loss of the last 5 of {rounds * len(batches)} steps")
 for name, (losses, _, updated) in runs.items():
     print(f"{name:22}{np.mean(losses[-5:]):5.2f}, {sum(updated)} updates")
 print("You predicted:", guess)

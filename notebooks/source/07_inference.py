@@ -123,7 +123,7 @@ logits = predict(model, images)
 #
 # `call` below uses `inference_mode` and waits. Its caller must do the rest: pass a network in evaluation mode and discard the first call.
 #
-# On a CPU, images are 64 × 64, as in training. On a GPU, they are 224 × 224 and, from here on, in `float16`: the speeds are realistic, the accuracy is not. Trace one image at a time. On a GPU, Python launches **kernels** one after another; `waiting` is the time when no kernel is running. On a CPU, each operator finishes before the next one starts. **Predict:** how many operators does one prediction start? (The network has 53 convolutions.)
+# On a CPU, images are 64 × 64, as in training. On a GPU, they are 224 × 224 and, from here on, in `float16`: the speeds are realistic, the accuracy is not. The next cell traces one image at a time. On a GPU, Python launches **kernels** one after another; `waiting` is the time when no kernel is running. On a CPU, each operator finishes before the next one starts. **Predict:** how many operators does one prediction start? (The network has 53 convolutions.)
 
 
 # %%
@@ -217,7 +217,7 @@ print(f"{started / alone:.0%} of a prediction of {alone:.2f} ms; you predicted {
 #
 # `gamma · (W x − mean) / std + beta  =  (gamma / std · W) x + (beta − gamma · mean / std)`, with `std = √(var + eps)`
 #
-# **Your turn:** write `fold`, which the cell below applies to every such pair. In PyTorch, gamma and beta are `norm.weight` and `norm.bias`; the rest is `norm.running_mean`, `norm.running_var` and `norm.eps`. `conv.weight` has the shape (channels out, channels in, height, width), and there is no `conv.bias`. **Predict** by how much the logits (the outputs before softmax) change and, judging by the table, how many times as fast a prediction can become.
+# **Your turn:** write `fold`, which is then applied to each convolution and its batch norm. In PyTorch, gamma and beta are `norm.weight` and `norm.bias`; the rest is `norm.running_mean`, `norm.running_var` and `norm.eps`. `conv.weight` has the shape (channels out, channels in, height, width), and there is no `conv.bias`. **Predict** by how much the logits (the outputs before softmax) change and, judging by the table, how many times as fast a prediction can become.
 #
 # The course's rule: a difference is clear if the ratios of at least five turns are all on the same side of 1.
 
@@ -264,7 +264,7 @@ speed = workshop.ratio(times["eager"] / times["folded"])
 print(f"In turns, the speed of folded over eager: {speed}")
 
 # %% [markdown]
-# The logits differ by rounding only. Don't compare the milliseconds of the two tables: speeds drift between two traces, and only turns compare speeds. On a CPU, folding saves the starts of the batch norms and their passes over the data. Part of this returns as *copy*: one of PyTorch's convolutions first copies the bias into its output. On a GPU, eager PyTorch adds the bias in a separate kernel, so as many kernels are launched as before. At batch 1, folding still saves the host the calls of 53 operators; at a large batch, it pays off only when `torch.compile` or an engine fuses the addition with the ReLU after it.
+# The logits differ only by rounding. Don't compare the milliseconds of the two tables: speeds drift between two traces, and only turns compare speeds. On a CPU, folding saves the starts of the batch norms and their passes over the data. Part of this returns as *copy*: one of PyTorch's implementations of convolution first copies the bias into its output. On a GPU, eager PyTorch adds the bias in a separate kernel, so as many kernels are launched as before. At batch 1, folding still saves the host the calls of 53 operators; at a large batch, it pays off only when `torch.compile` or an engine fuses the addition with the ReLU after it.
 #
 # ## One launch for all kernels
 #
@@ -299,7 +299,7 @@ def graph_gain(batch, launches, kernels):
 capture = nb07_checks.check("capture", capture, device)
 avoided = 1 - busy / alone if on_gpu else started / alone
 bound = "at most" if on_gpu else "about"
-print(f"One launch for all would save {bound} {avoided:.0%} of a prediction here")
+print(f"One launch for all would save {bound} {avoided:.0%} of a prediction's time here")
 graph_gain = nb07_checks.check("graph_gain", graph_gain)
 speeds = {key.removeprefix("h100.predict."): one.value for key, one in session.results.items()}
 launches, kernels = 1000 / speeds["eager.1"], 1000 / speeds["eager.256"]  # ms; ms per image
@@ -386,7 +386,7 @@ if slow:
     print("ONNX Runtime cannot use this GPU, so it leaves the race: pip install onnxruntime-gpu")
 
 # %% [markdown]
-# ## Which version is fastest, and at which batch?
+# ## Which version is fastest at each batch size?
 #
 # All versions and batches take turns in random order. Speeds drift, so compare only within a race, and believe a small gain, such as folding's, only if a second race confirms it. On a GPU, `torch.compile` takes part only at the largest batch, because it compiles for each size. **Predict** the fastest version at batch 1 and at the largest batch.
 
@@ -413,7 +413,7 @@ for ax, n, yours in zip(axes, (small, large), guess, strict=True):
     ahead = lead.clear and lead.low > 1
     found = f"no clear difference\nbetween {best[n]} and {second}"
     if ahead:
-        found = f"{best[n]},\nclearly ahead of {second}"
+        found = f"{best[n]} beats\n{second} in all {rounds} turns"
     colours = {best[n]: workshop.FINDING} if ahead else {}
     workshop.spans(ax, {name: times[name] for name in order}, colours)
     ax.set(title=f"Batch {n}: {found}", xlabel="ms per batch",
@@ -421,14 +421,14 @@ for ax, n, yours in zip(axes, (small, large), guess, strict=True):
 fig.suptitle(f"Median and range of {rounds} turns; {device}, {session.dtype}, {size} px")
 workshop.figure(fig, alt="ms per batch of each version, with its range.")
 if on_gpu:
-    print(f"Batch {small}: the trace allows a graph of eager a gain of at most {alone / busy:.1f}")
+    print(f"Batch {small}: by the trace, a graph is at most {alone / busy:.1f} × eager's speed")
 again = workshop.ratio(results["eager", small] / results["folded", small])
 clear = sum(one.clear and one.low > 1 for one in (speed, again))
 print(f"Folding at batch {small}: predicted {predicted:.2f}, then {speed.median:.2f},", end=" ")
 print(f"now {again.median:.2f}; clear gain in {clear} of 2 races")
 
 # %% [markdown]
-# A range as wide as 0.5 to 4 means that something else was running: run the race again. If the figure's medians and the printed ratios disagree, believe the ratios: each compares two times of the same turn, so drift cancels. If both races show a clear gain, folding's gain is confirmed. Otherwise it is not: one disturbed turn can hide so small a gain. If the medians disagree with the prediction, run the trace and both races again before you doubt the prediction, which leaves out the cost of the bias.
+# A range as wide as 0.5 to 4 means that something else was running: run the race again. If the figure's medians and the printed ratios disagree, believe the ratios: each compares two times of the same turn, so drift cancels. A lead of a few percent needs a second race. If both races show a clear gain, folding's gain is confirmed. Otherwise it is neither confirmed nor refuted: one disturbed turn can hide such a small gain. If the medians disagree with the prediction, run the trace and both races again before you doubt the prediction, which leaves out the cost of the bias.
 #
 # *Where* is ONNX Runtime (GPU: `torch.compile`) faster than `folded`: in convolutions (with what is fused into them) or in the rest? **Predict** which part saves more.
 
@@ -470,7 +470,7 @@ caption = "The least of three profiles; " + (
 workshop.table(rows, ["", "convolution, ms", "the rest, ms"], caption)
 
 # %% [markdown]
-# On a CPU, PyTorch chooses a convolution's code by its input's size: its own, or that of the library oneDNN. Compare the engines' leads with the number of convolutions that run PyTorch's own code. Even in oneDNN's code, PyTorch reorders the weights in every call (`ONEDNN_VERBOSE=1` lists this); the engines do it once, on loading. On a GPU, both run cuDNN's convolutions by default; `torch.compile` fuses the rest.
+# On a CPU, PyTorch chooses a convolution's code by its input's size: its own, or that of the library oneDNN. Compare the engines' leads with the number of convolutions that run PyTorch's own code. Even in oneDNN's code, PyTorch reorders the weights in every call (`ONEDNN_VERBOSE=1` lists this); the engines do it once, on loading. On a GPU, both versions run cuDNN's convolutions by default; `torch.compile` fuses the rest.
 #
 # ## A larger batch
 #

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
 import itertools
 import struct
 import tempfile
-import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -188,37 +185,34 @@ def judge_epochs(epochs: list[list[np.ndarray]], ends: Sequence[int], steps: int
         )  # fmt: skip
 
 
-def what_is_slow(answer: Callable[..., Any], dataset: Any, draws: bool = False) -> str:
-    """Return what makes a right pipeline, and the `dataset` it returned, slow or large.
+def stages(dataset: Any) -> list[Any]:
+    """Return the datasets of a pipeline, its source first; TensorFlow has no public way to them."""
+    found: list[Any] = []
+    while dataset is not None:
+        dataset = getattr(dataset, "_impl", dataset)  # of a TFRecordDataset
+        found.insert(0, dataset)
+        dataset = getattr(dataset, "_input_dataset", None)
+    return found
 
-    These are sentences for the end of a text; an answer whose source is unknown gets none. With
-    `draws`, its map draws random numbers: tf.data parallelises other maps by itself.
+
+def what_is_slow(dataset: Any, draws: bool = False) -> str:
+    """Return what makes a right pipeline slow or large, as sentences for the end of a text.
+
+    With `draws`, its map draws random numbers: tf.data parallelises other maps by itself.
     """
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(answer)))
-    except (OSError, TypeError, SyntaxError):
-        return ""
-    names = ("map", "shuffle", "batch", "prefetch", "interleave")
-    calls: dict[str, list[ast.Call]] = {name: [] for name in names}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            calls.setdefault(node.func.attr, []).append(node)
-    last = {
-        name: max(
-            ((n.func.end_lineno or 0, n.func.end_col_offset or 0) for n in nodes), default=(0, 0)
-        )
-        for name, nodes in calls.items()
-    }
+    names = [type(stage).__name__ for stage in stages(dataset)]
+    last = {kind: max((i for i, name in enumerate(names) if kind in name), default=-1)
+            for kind in ("Prefetch", "Batch", "Shuffle", "Interleave")}  # fmt: skip
+    maps = [i for i, name in enumerate(names) if name in ("_MapDataset", "_ParallelMapDataset")]
     found = ""
-    if "Prefetch" not in type(dataset).__name__ and last["prefetch"] <= last["batch"]:
+    if last["Prefetch"] < last["Batch"]:
         found += " Slow: without `prefetch` after `batch`, each step waits for its batch."
-    if draws and not calls["interleave"] and "num_parallel_reads" not in ast.dump(tree):
+    if draws and last["Interleave"] < 0:
         found += " Slow over a network: without `interleave`, one shard is read at a time."
-    if len(calls["map"]) == 1:
-        (only,) = calls["map"]
-        if draws and len(only.args) + len(only.keywords) == 1:
+    if len(maps) == 1:
+        if draws and names[maps[0]] == "_MapDataset":
             found += " Slow: without `num_parallel_calls`, `map` decodes one image at a time."
-        if last["map"] < last["shuffle"]:
+        if maps[0] < last["Shuffle"]:
             found += " Large: `map` comes before `shuffle`, so the buffer holds what `map` makes."
     return found
 
@@ -261,7 +255,7 @@ def recipe(answer: Callable[..., Any]) -> str:
                 wrong(small, "Make it as large as memory allows: files are sorted by class.")
     size, _, steps = CASES[0][2:]
     said = f"{steps} batches on each of {size} ranks, none of whose images is read twice."
-    return said + what_is_slow(answer, made[0])
+    return said + what_is_slow(made[0])
 
 
 def _read(dataset: Any, labels: np.ndarray, batch: int) -> np.ndarray:

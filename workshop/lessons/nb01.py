@@ -20,6 +20,7 @@ import numpy as np
 from PIL import Image
 
 from workshop.checks.compare import Mistake, number, refuse, returned, wrong
+from workshop.errors import RunFailed
 from workshop.lessons.choice import Function, choose, lesson_check
 
 
@@ -241,7 +242,10 @@ def training_speed(runs: Path, data: Path) -> float:
         print("No finished run of notebook 00 was found, so its network trains for an epoch first.")
         command = "rn50 run --network tiny --image-shape 64 -n 1 -b 32 -e 1 --set crop_area=0.5"
         to = ["--data-root", str(data), "--report", str(kept)]
-        subprocess.run([*command.split(), *to], check=True, capture_output=True)
+        try:
+            subprocess.run([*command.split(), *to], check=True, capture_output=True, text=True)
+        except subprocess.CalledProcessError as error:
+            raise RunFailed("The run in place of notebook 00's has failed.", error.stderr) from None
         speeds = [speed_of(kept)]
     return max(speeds)
 

@@ -17,7 +17,7 @@ from data_prep.tfrecordwriter import format_index, serialize_example, write_reco
 from rn50lib.data.tfrecord import IMAGE, LABEL, index_path, masked_crc
 from workshop.checks.compare import Mistake, refuse, returned, wrong
 from workshop.checks.engine import own_frame
-from workshop.checks.ex04 import batches_of, judge_epochs, small_buffer, what_is_slow
+from workshop.checks.ex04 import batches_of, judge_epochs, small_buffer, stages, what_is_slow
 from workshop.checks.ramps import ramps
 from workshop.lessons.choice import Function, choose, in_folder, lesson_check
 
@@ -111,13 +111,9 @@ def calls_of(dataset: Any, stage: str) -> list[int]:
 
 def settings_of(dataset: Any, stage: str, name: str) -> list[Any]:
     """Return a setting of each stage of a kind, 0 where it has none."""
-    found = []
-    while dataset is not None:
-        if stage in type(dataset).__name__:
-            value = getattr(dataset, name, 0)
-            found.append(value.numpy() if hasattr(value, "numpy") else value)
-        dataset = getattr(dataset, "_input_dataset", None)
-    return found
+    kinds = f"_{stage}Dataset", f"_Parallel{stage}Dataset"
+    found = [getattr(one, name, 0) for one in stages(dataset) if type(one).__name__ in kinds]
+    return [value.numpy() if hasattr(value, "numpy") else value for value in found]
 
 
 def judge_stage(yours: Function, batch: int, cores: int = 2) -> None:
@@ -312,7 +308,7 @@ def _judge_stages(yours: Function, shards: list[str]) -> str:
                     ))  # fmt: skip
             raise
     made = yours(shards, 0, RANKS, BATCH, 0)
-    remarks = what_is_slow(yours, made, draws=True)
+    remarks = what_is_slow(made, draws=True)
     if 0 in calls_of(made, "Interleave"):
         remarks += " Slow over a network: `interleave` needs `num_parallel_calls` to read ahead."
     if small := small_buffer(read[0], ends):
