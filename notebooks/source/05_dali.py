@@ -3,7 +3,7 @@
 #
 # After this notebook, you can measure whether a training run is waiting for its input, write a DALI pipeline operator by operator, compare loaders fairly, and put DALI into your own training script.
 #
-# **Time:** 90 minutes · **Needs:** DALI, and your script and shards from notebooks 03 and 04 (replaced if missing) · **On a CPU:** about 3 minutes to run
+# **Time:** 90 minutes · **Needs:** DALI, and your script and shards from notebooks 03 and 04 (supplied if missing) · **On a CPU:** about 3 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu

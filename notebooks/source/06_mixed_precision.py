@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 06 · Mixed precision
 #
-# After this notebook, you can explain what 16-bit formats gain and lose, write a loss scale, and train with `autocast` and `GradScaler`. You can predict which layers become faster by counting operations and bytes, and check it in a trace.
+# After this notebook, you can explain what 16-bit formats gain and lose, implement loss scaling, and train with `autocast` and `GradScaler`. You can predict which layers become faster by counting operations and bytes, and check it in a trace.
 #
-# **Time:** 100 minutes · **Needs:** DALI, and the script from notebook 05 (replaced if missing), which you extend · **On a CPU:** about 2 minutes to run
+# **Time:** 100 minutes · **Needs:** DALI, and the script from notebook 05 (supplied if missing), which you extend · **On a CPU:** about 2 minutes to run
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
@@ -71,7 +71,7 @@ print(f"both passes (forward and backward) {both_passes:.0%}.")
 # %% [markdown]
 # Once the input keeps up, computation dominates: arithmetic, mostly in convolutions, and memory traffic, mostly elsewhere. 16-bit numbers need half the memory and traffic of `float32`, and suitable hardware computes with them several times as fast.
 #
-# [NVIDIA's ResNet-50 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) trains on 400.2 images per second on one V100 in FP32 and 1,442.6 in FP16. Method: [Mixed Precision Training](https://arxiv.org/abs/1710.03740) (Micikevicius et al., 2017). Where does the factor of 3.6 come from, and what can go wrong?
+# [NVIDIA's ResNet-50 for MXNet](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) processes 400.2 training images per second on one V100 in FP32 and 1,442.6 in FP16. Method: [Mixed Precision Training](https://arxiv.org/abs/1710.03740) (Micikevicius et al., 2017). Where does the factor of 3.6 come from, and what can go wrong?
 #
 # On a CPU, this notebook times `bfloat16`. If the processor has no instructions for it (see the first table), convolutions become slower.
 #
@@ -183,7 +183,7 @@ first = next(p for p in range(99) if (weights * 2.0**p).half().isinf().any())
 print(f"A weight's gradient first overflows at 2^{first}; {predicted(guess)}")
 
 # %% [markdown]
-# ## Write the loss scale yourself
+# ## Implement loss scaling yourself
 #
 # A good scale is as large as possible without overflow, and it changes during training. Find it by trial and error:
 #
@@ -229,7 +229,7 @@ def train_scaled(scale, adapt=False, test=True, dtype=torch.float16):
         losses.append(loss.item())
         scales.append(scale)
         if adapt:
-            scale, good = next_scale(scale, good, finite, wait=5)  # 2,000 is too long here
+            scale, good = next_scale(scale, good, finite, wait=10)  # 2,000 is too long here
     return losses, scales, updated
 
 
@@ -244,15 +244,15 @@ runs = {
     "not rounded": train_scaled(1.0, dtype=torch.float32),
 }
 
-print(f"Mean loss of the last 5 of {rounds * len(batches)} steps")
+print(f"Mean loss of the last of {rounds} passes over the images")
 for name, (losses, _, updated) in runs.items():
-    print(f"{name:22}{np.mean(losses[-5:]):5.2f}, {sum(updated)} updates")
+    print(f"{name:22}{np.mean(losses[-len(batches) :]):5.2f}, {sum(updated)} updates")
 print("You predicted:", guess)
 _, scales, _ = runs["your rule"]
-print("Your rule's scale of the first steps: 2 to the", *np.log2(scales[:20]).astype(int))
+print("Your rule's scale of the first steps: 2 to the", *np.log2(scales[:30]).astype(int))
 
 # %% [markdown]
-# Your rule skips steps until the scale is low enough, and one more each time doubling goes too far. Dividing by 2^16 moves nearly all of the histogram below `float16`'s smallest number. Without a scale, a gradient comes from the few values that are left and points elsewhere (except the last layer's), so the loss falls less than with your rule. `bfloat16` has the range, so it needs no scale.
+# Your rule skips steps until the scale is low enough, and one more each time doubling goes too far. Dividing by 2^16 moves nearly all of the histogram below `float16`'s smallest number. Without a scale, gradients come from the few values that are left and point elsewhere (except the last layer's), so the loss falls less. Skipped updates slow your rule down a little. `bfloat16` has the range, so it needs no scale.
 #
 # The third run **fails silently**: no update, no error. The fourth, without the check, writes [infinities or NaN](../docs/troubleshooting.md#nan-in-float16-which-layer-and-what-the-loss-scale-does) into the weights.
 #
@@ -315,7 +315,7 @@ for wait in guess:
     print(f"loss {losses[0]:.2f}, then {losses[-1]:.2f}")
 
 # %% [markdown]
-# The scale falls until a step is good, and again when gradients grow. With a wait of 2,000, that explains all skipped steps. A wait of 3 adds the steps lost to doubling: at most one in four.
+# The scale falls until a step is good, and again when gradients grow. With a wait of 2,000, no other steps are skipped. A wait of 3 also loses steps to doubling: at most one in four.
 #
 # ## V100: 8 times the arithmetic, the same bandwidth. Why only 3.6?
 #
@@ -404,7 +404,7 @@ for name, *ms, _, _ in rows:
     print(f"{name}: {ms[1] / ms[0]:.1f} × the count in {before}, {ms[3] / ms[2]:.1f} × in {half}")
 
 # %% [markdown]
-# *Gain* is the speed-up from 16 bits. A layer that gains more than counted is further above its bound in `float32`; one that gains less, in 16 bits. (Below 1 × the count, the limits were measured too low: measure them again.)
+# *Gain* is the speed-up from 16 bits. A layer that gains more than counted was further from its bound in 32 bits; one that gains less, in 16. (Below 1 × the count, the limits were measured too low: measure them again.)
 #
 # ## Compare all precisions
 #
@@ -417,7 +417,7 @@ nets = {"NCHW": ResNet(network).to(device),
         "channels last": ResNet(network).to(device, memory_format=torch.channels_last)}  # fmt: skip
 x = torch.randn(timed, 3, pixels, pixels, device=device)
 inputs = {"NCHW": x, "channels last": x.to(memory_format=torch.channels_last)}
-y = torch.zeros(timed, dtype=torch.long, device=device)
+targets = torch.zeros(timed, dtype=torch.long, device=device)
 
 
 def passes(name, layout):
@@ -426,7 +426,7 @@ def passes(name, layout):
     nets[layout].zero_grad()  # otherwise each pass adds to the last one's gradients
     dtype = precisions[name]
     with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-        loss = cross_entropy(nets[layout](inputs[layout]), y)
+        loss = cross_entropy(nets[layout](inputs[layout]), targets)
     loss.backward()
     if device.type == "cuda":
         torch.cuda.synchronize()  # wait for the GPU
@@ -461,7 +461,7 @@ yours = speeds if same else {}
 session.expect({f"h100.{name}.ips": yours.get(name) for name in ("float16", "bfloat16")})
 
 # %% [markdown]
-# Compare rows by the ratios per turn. If the MFU is lower in 16 bits, the other layers gain less than the peak does, or the convolutions come less close to it. (If it is over 100%, measure the limits again.) On a GPU, cuDNN often converts NCHW around a convolution, because its kernels for Tensor Cores want channels last; notebook 08 adds that layout to your script. On the recorded H100, whose steps include the update, `bfloat16` was slower than `float16`, because its batch-norm kernels were.
+# Use the ratios per turn to compare rows. If the MFU is lower in 16 bits, the other layers gain less than the peak does, or the convolutions reach less of it. (If it is over 100%, measure the limits again.) On a GPU, cuDNN often converts NCHW around a convolution, because its kernels for Tensor Cores want channels last; notebook 08 adds that layout to your script. On the recorded H100, whose steps include the update, `bfloat16` was slower than `float16`, because its batch-norm kernels were.
 #
 # ## Trace two precisions
 #
@@ -567,7 +567,7 @@ print(f"Of the two gains, {predicted(guess)}.")
 print(f"Limits of the V100: {session.results['v100.fp16'].provenance}")
 
 # %% [markdown]
-# On the H100, more than half of the step does almost no arithmetic, and takes about as long as counted.
+# On the H100, layers that do almost no arithmetic take more than half of the step, about as long as counted.
 #
 # So where does the V100's 3.6 come from? Faster arithmetic alone gives 2.1, half the traffic alone 1.2, both together 3.75: once arithmetic is fast, traffic is the limit. (This is so close to 3.6 partly by luck: real layers do not reach data-sheet limits, and the published FP16 run fuses layers.)
 #
@@ -630,11 +630,11 @@ workshop.table(rows, columns, f"The end of a block, {session.tail} images")
 del pair, pairs
 
 # %% [markdown]
-# The closer a measured time is to the counted one, the more traffic is the limit. At several times the count, something else is. On a CPU, [PyTorch's batch norm](https://github.com/pytorch/pytorch/blob/02793981e2a23214e0a159b7eef8685ea5738310/aten/src/ATen/native/cpu/batch_norm_kernel.cpp) adds NCHW numbers one at a time in `float32`, but as vectors in 16 bits, which can therefore gain more than 2. For the whole network, `torch.compile` gained a factor of about 1.2 (from 4,833 to 5,810 images/s, recorded on two machines).
+# If a measured time is near the count, traffic is the limit; at several times the count, something else is. On a CPU, [PyTorch's batch norm](https://github.com/pytorch/pytorch/blob/02793981e2a23214e0a159b7eef8685ea5738310/aten/src/ATen/native/cpu/batch_norm_kernel.cpp) adds NCHW numbers one at a time in `float32`, but as vectors in 16 bits, so the gain can exceed 2. For the whole network, `torch.compile` gained a factor of about 1.2 (from 4,833 to 5,810 images/s, recorded on two machines).
 #
 # ## Your turn: one more rung
 #
-# Add mixed precision to `runs/train.py`: `float16` with a `GradScaler` on a GPU; on a CPU, `bfloat16` with `GradScaler(enabled=False)`. DDP's `backward()` averages the gradients. Horovod must exchange them *before* `scaler.step` tests them, so that all ranks skip a step or none does: `optimizer.synchronize()` comes first, and `scaler.step(optimizer)` stays inside `skip_synchronize()`. The next cell lists missing lines, shows a solution, or tests the exchange on the CPU, where the scaler is off.
+# Add mixed precision to `runs/train.py`: `float16` with a `GradScaler` on a GPU; on a CPU, `bfloat16` with `GradScaler(enabled=False)`. DDP's `backward()` averages the gradients. Horovod must exchange them *before* `scaler.step` tests them, so that all ranks skip a step or none does: `optimizer.synchronize()` comes first, and `scaler.step(optimizer)` stays inside `skip_synchronize()`. The next cell names what is missing and shows a solution, or tests the exchange on the CPU, where the scaler is off.
 
 # %%
 workshop.ladder.try_rung(
@@ -643,7 +643,7 @@ workshop.ladder.try_rung(
 )  # fmt: skip
 
 # %% [markdown]
-# Only the two passes gain, by the factor in the NCHW rows; the first run gave their share of a step. **Predict** how many times as fast your script becomes, by Amdahl's law (see 02).
+# Only the two passes gain, by the new precision's factor in NCHW; the first run gave their share of a step. **Predict** how many times as fast your script becomes, by Amdahl's law (see 02).
 
 # %%
 guess = None  # your number
@@ -666,7 +666,7 @@ else:
 workshop.ladder.figure("4_amp")
 
 # %% [markdown]
-# If the two ranges overlap, nothing refutes the formula. (But a range as wide as 0.5 to 3.5 tests nothing: rerun the cell under *Compare all precisions*, and the last one.) If not, compare the times in the last line with the formula's factor, which was measured without DALI and, on a GPU, with larger batches. (On two CPU cores, scripts gained up to a tenth more than the formula says; why is open.) The square is a recorded H100, from 1,735 to 2,530 images/s: batch 128, from JPEG files.
+# If the ranges overlap, the race does not refute the formula. (A range as wide as 0.5 to 3.5 tests nothing: rerun the cell under *Compare all precisions*, then the one above.) If not, compare the printed times with the factor in NCHW, measured without DALI and, on a GPU, with larger batches. (On two CPU cores, scripts gained up to a tenth more than the formula says; the reason is unknown.) The square is a recorded H100, from 1,735 to 2,530 images/s: batch 128, from JPEG files.
 #
 # ## The same accuracy?
 #
@@ -693,6 +693,6 @@ print(f"{errors:.1f} standard errors; {predicted(guess)}")
 # - Exponent bits set the range, mantissa bits the precision: `float16` lacks range, `bfloat16` precision.
 # - A loss scale moves gradients into `float16`'s range. A fixed scale can fail silently.
 # - Many updates are too small for 16 bits, so the weights stay in `float32`.
-# - By the count, layers that stay arithmetic-bound gain as much as the peak (8 on a V100), those that change sides less, memory-bound ones a factor of 2.
+# - By the count, layers that stay arithmetic-bound gain as much as the peak (8 on a V100), memory-bound layers 2, and layers that become memory-bound something in between.
 #
 # Next: how long does a prediction take?

@@ -205,7 +205,7 @@ print(f"your warm steps: the best of 5 is {above:.1%} above the mean")
 # %% [markdown]
 # ### 3. Batch 208 versus batch 96
 #
-# NVIDIA's table (see [below](#Predict-GPUs-you-do-not-have)) reports FP16 as 3.6 times as fast as FP32 on a V100, but with 208 images per step instead of 96. Everything you compare must have the same batch and **take turns**, so that a slowdown affects all.
+# NVIDIA's table (see [below](#Predict-GPUs-you-do-not-have)) reports FP16 as 3.6 times as fast as FP32 on a V100, but with 208 images per step instead of 96. Everything you compare must have the same batch size and **take turns**, so that a slowdown affects everything equally.
 #
 # **Your turn: write `in_turns`**. `once(work)` measures a `work` once, and `works` is a list of them.
 
@@ -261,7 +261,7 @@ torch.cuda.empty_cache()  # the processes below need the memory
 #
 # ### 5. A stale report
 #
-# NVIDIA's benchmark starts one run per batch, ignores the exit status, and reads the report file. Suppose [the run fails](../docs/troubleshooting.md#a-benchmark-reports-0-imagess-or-nothing), and yesterday's report is still there:
+# NVIDIA's benchmark starts one run per batch size, ignores the exit status, and reads the report file. Suppose [the run fails](../docs/troubleshooting.md#a-benchmark-reports-0-imagess-or-nothing), and yesterday's report is still there:
 
 # %% language="bash" magic_args="-e"
 # echo '{"metrics": {"train.total_ips": [1442.6]}}' > report.json  # yesterday's
@@ -276,7 +276,7 @@ torch.cuda.empty_cache()  # the processes below need the memory
 #
 # ### 6 and 7. A loader that fills its queue, or restarts
 #
-# In a pause within an epoch (to validate or save), the `DataLoader` fills its queue; a clock that covers only the next few batches measures that queue.
+# During a pause within an epoch (to validate or save), the `DataLoader` fills its queue; a clock that covers only the next few batches measures that queue.
 #
 # In [NVIDIA's commands](../docs/recipes.md#what-the-published-speeds-measured), `--num-examples 25600` sets the length of DALI's iterator: with eight GPUs, that means about six restarts in 100 timed iterations (according to NVIDIA's source code). For 6, the next cell times 3 batches after a pause, then 10 with an empty queue; for 7, epochs of 10 batches and one long epoch. A restart starts new processes with an empty queue; with `persistent_workers`, the processes stay, as DALI's threads do.
 
@@ -300,7 +300,7 @@ for _ in range(session.turns):
     time.sleep(0.5)  # validation, a checkpoint
     short.append(3 * 8 / sum(measure(lambda: next(batches), 3, 0, no_wait)))
     long.append(10 * 8 / sum(measure(lambda: next(batches), 10, 4, no_wait)))
-show("6. a pause before", short, long, guesses[6])
+show("6. after a pause", short, long, guesses[6])
 batches = None  # ends the readers
 
 
@@ -320,7 +320,7 @@ show("7. restarts", restarts, without, guesses[7])
 show("7. restarts, persistent workers", persistent, without)
 
 # %% [markdown]
-# Time more batches than the queue holds. Include restarts only if your training has them. If only the first ratio of 7 is clearly below 1, the cost is that of starting and ending processes. If the ratio of 6 or the first of 7 is unclear, rerun the cell.
+# Time more batches than the queue holds. Include restarts only if your training has them. If only the first ratio of 7 is clearly below 1, the cost is that of starting and ending processes.
 #
 # ## Before you buy: tune one device
 #
@@ -377,7 +377,7 @@ ladder.figure()
 # %% [markdown]
 # ## Where is the time going now?
 #
-# Compare rungs in the right half of the figure: its ratios are taken turn by turn. The bars on the left, and the MFU, use medians of different turns and can mislead. If a rung's dots are far apart, something else ran: race again. With one rank on a CPU, rung 5 changes only the layout: expect little. (The recorded H100 gained 1.62, in an earlier script that copied each batch.) On a CPU, nearly everything is *compute*, which `--trace` breaks down. A fast GPU also waits for *input* until rung 3. The MFU can fall although training gets faster: the peak is higher in 16 bits, but layers that only move bytes cannot use it.
+# Compare rungs in the right half of the figure: its ratios are taken turn by turn. The bars on the left, and the MFU, use medians of different turns and can mislead. If a rung's dots are far apart, something else ran: race again. With one rank on a CPU, rung 5 changes only the layout: expect little. On a CPU, nearly everything is *compute*, which `--trace` breaks down. A fast GPU also waits for *input* until rung 3. The MFU can fall although training gets faster: the peak is higher in 16 bits, but layers that only move bytes cannot use it.
 #
 # ## Predict several ranks, then explain
 #
@@ -524,7 +524,7 @@ both = [cause for name, cause in clear if name == "weak" and ("strong", cause) i
 print("Clear causes, in both measurements:", ", ".join(both) or "none")
 
 # %% [markdown]
-# *alone* times the number of ranks is the speed without losses. In strong scaling, it is lower if half a batch takes more than half the time. The × of a cause is (*alone* + cause) / *alone*, on rank 0. On a CPU, your clock (one process, all cores) may be faster than all ranks. If the exchange is clearly shorter than α-β, the backward pass hid part of it. If it is clearly longer, and your line is within 20% at 26 MB, DDP's copies or slower computing add to it; `noop_hook`, as in notebook 03, separates them. Otherwise, you cannot tell. (Bars are medians of all turns, milliseconds of differences within a turn: if they disagree, or one dot is far off, repeat from `bench.py` on.)
+# *alone* times the number of ranks is the speed without losses. In strong scaling, even that is below the number of ranks, *n*, if 1/*n* of a batch takes more than 1/*n* of the time. The × of a cause is (*alone* + cause) / *alone*, on rank 0. On a CPU, your clock (one process, all cores) may be faster than all ranks. If the exchange is clearly shorter than α-β, the backward pass hid part of it. If it is clearly longer, and your line is within 20% at 26 MB, DDP's copies or slower computing add to it; `noop_hook`, as in notebook 03, separates them. Otherwise, you cannot tell. (The bars are medians over turns, the milliseconds medians of differences within turns. If they disagree, or one dot is far off, repeat from `bench.py` on.)
 #
 # ## Predict GPUs you do not have
 #
@@ -547,7 +547,7 @@ print("Clear causes, in both measurements:", ", ".join(both) or "none")
 #
 # The last three have one parameter each, fitted to fewer GPUs or to the DGX-1.
 #
-# **Predict** which model is closest, and how large its error is.
+# **Predict** which model is closest.
 
 # %%
 closest = None  # your model
@@ -560,7 +560,7 @@ workshop.table(rows, ["published", "GPUs", *models], "Error of the predicted spe
 print(f"closest: {models[errors.argmin()]}; you expected {closest or '?'}")
 
 # %% [markdown]
-# Bandwidth and latency alone explain almost none of the V100s' loss. On the A100s, *perfect* misses the mixed-precision rows by 1.5 and 2.3%, *stragglers* by 5.1 and 6.7%. Over all eight rows, the last two err by 3 to 4% on average, with different causes. Neither is plausible. With the same links, *communication* needs 6 to 7% of the bandwidth in mixed precision but 20 to 33% in FP32. With the same GPUs, *stragglers* needs step times that vary by 7 to 17%, then only by 3 to 4%. A model can predict a speed without explaining it. Only controls and a trace show *why* a step takes longer.
+# Bandwidth and latency alone explain almost none of the V100s' loss. On the A100s, *perfect* misses the mixed-precision rows by 1.5 and 2.3%, *stragglers* by 5.1 and 6.7%. Over all eight rows, the last two models err by only 3 to 4% on average, although they blame different causes. Neither is plausible. With the same links, *communication* needs 6 to 7% of the bandwidth in mixed precision but 20 to 33% in FP32. With the same GPUs, *stragglers* needs step times that vary by 7 to 17% in mixed precision but only by 3 to 4% in FP32. A model can predict a speed without explaining it. Only controls and a trace show *why* a step takes longer.
 #
 # ## Decide
 #
@@ -597,7 +597,7 @@ print(f"lost: {lost:.1f} points; you predicted {guess or '?'}")
 # %% [markdown]
 # Up to about 8,192 images per step, almost no accuracy is lost. Beyond that, use strong scaling or a recipe for large batches.
 #
-# Below, *stragglers* and *communication* are each fitted to a DGX-1 (one host) and to DLPerf's four hosts. (In DLPerf, over 100 Gbit/s, 16 V100s are 1.69 times as fast as 8 in mixed precision, 1.92 times in FP32. An H100's steps are shorter, so the same wire takes a larger share.) If the predictions disagree, measure first: rent two such hosts for an hour, and run `bench.py` on one, then on both (`torchrun --nnodes 2 …`). Its causes say which model to trust: *stragglers* if most of the clear loss is waiting, *communication* if most of it is the exchange. Neither describes contention.
+# Below, *stragglers* and *communication* are each fitted to a DGX-1 (1 and 4 GPUs) and to DLPerf (up to 16 GPUs). (In DLPerf, over 100 Gbit/s, 16 V100s are 1.69 times as fast as 8 in mixed precision, 1.92 times in FP32. An H100's steps are shorter, so the same wire takes a larger share.) If the predictions disagree, measure first: rent two such hosts for an hour, and run `bench.py` on one, then on both (`torchrun --nnodes 2 …`). (It sends 4 bytes per gradient; the predictions assume 2.) Its causes say which model to trust: *stragglers* if most of the clear loss is waiting, *communication* if most of it is the exchange. Neither describes contention.
 #
 # ## Your decision
 #
