@@ -1,12 +1,11 @@
-r"""Turn a folder of images into the record files that MXNet, DALI and `rn50` read.
+"""Turn a folder of images into the record files that MXNet, DALI and `rn50` read.
 
 They are equal, byte for byte, to those of MXNet 1.9.1's im2rec: first list the images, then pack
 them. PREFIX.crc is added, a checksum for each record, by which `data_prep.verify` and training see
 damage that still decodes, and classes.txt, the names of the classes; MXNet and DALI ignore them.
 
     python -m data_prep.im2rec --list --recursive data/roadsigns/records/train data/roadsigns/train
-    python -m data_prep.im2rec --pass-through --num-thread 2 data/roadsigns/records/train \\
-        data/roadsigns/train
+    python -m data_prep.im2rec --pass-through data/roadsigns/records/train data/roadsigns/train
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def unpack(
     folder = OutputFolder(out, stamp)
     if folder.is_complete():
         print(f"{out}: already complete")
-        return _compare_counts(plan, {s: len([*out.glob(f"{s}/*/*")]) for s in plan.images})
+        return _compare_counts(plan, {s: sum(1 for _ in out.glob(f"{s}/*/*")) for s in plan.images})
     if out.exists():
         raise UserError(f"{out}: this is there already; name a new folder")
     done = {"train": 0, "val": 0}

@@ -21,7 +21,8 @@ def describe(resolved: Resolved) -> str:
     hidden = {"data_root", "data_nthreads"} if config.loader == "synthetic" else set()
     hidden |= {"comm"} if config.comm == "local" else set()
     if config.only_inference:
-        hidden |= {name for name, flag in FLAGS.items() if flag.group == "recipe"} - {"recipe"}
+        passes = {"num_epochs"} if config.num_epochs > 1 else set()
+        hidden |= {n for n, flag in FLAGS.items() if flag.group == "recipe"} - {"recipe"} - passes
     values = config.to_dict()  # those that are not the default
     shown = [name for name in scoped("shown") if name in values]
     shown += [n for n in scoped("trick") if values[n] not in ((), getattr(recipes.REFERENCE, n))]

@@ -279,8 +279,9 @@ def check_fingerprint(
     for key in keys:
         if key in wanted and found.get(key) != wanted[key]:
             flags = SAME.get(key) or flag_name(key)
+            was, now = ("unset" if x is None else x for x in (found.get(key), wanted[key]))
             raise UserError(
-                f"{file} was written with {key} {found.get(key)}, this run has {wanted[key]}: pass"
+                f"{file} was written with {key} {was}, this run has {now}: pass"
                 f" the same {flags}, or begin a new run with --init-from {file}"
             )
 

@@ -20,7 +20,7 @@ ROOT = Path("/")  # tests pass a folder with the kernel's files
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU, or a MIG slice that CUDA_VISIBLE_DEVICES names."""
+    """A GPU, or the slice that CUDA uses of one in MIG mode."""
 
     index: int  # of a slice, its GPU's
     name: str

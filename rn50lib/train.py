@@ -29,7 +29,7 @@ from rn50lib.progress import Progress
 from rn50lib.report import Report
 from rn50lib.train_step import TrainStep
 
-UNSAVED_S = 60.0  # of training: a shorter epoch is repeated if its validation fails
+UNSAVED_S = 60.0  # of training, which may be repeated if a validation fails
 
 
 @dataclass
@@ -46,6 +46,7 @@ class Run:
     report: Report
     begin: float  # when total_duration starts
     position: TrainProgress = field(default_factory=TrainProgress)  # within the epoch
+    unsaved_s: float = 0.0  # seconds of training since the latest checkpoint of a whole epoch
     # of training, by where they went
     seconds: dict[str, float] = field(default_factory=lambda: {"data": 0, "step": 0, "loop": 0})
 
@@ -139,7 +140,7 @@ def open_run(resolved: Resolved, run_dir: Path | None, stack: contextlib.ExitSta
     if checkpoints.enabled and not saves:
         progress.say(
             "this loader cannot begin in the middle of an epoch: checkpoints are written at the end"
-            " of an epoch only, and a resumed run repeats the one in which it was stopped"
+            " of an epoch only, and a resumed run repeats the one whose training was stopped"
         )
     preemption = lifetime.Preemption(comm, saves)
     return Run(config, comm, step, pipelines, checkpoints, preemption, progress, report, begin)
@@ -152,16 +153,19 @@ def run_epoch(run: Run, epoch: int) -> None:
     if not config.only_inference:
         metrics = train_one_epoch(run, epoch)
         report.add("train", metrics)
-        seconds = (metrics.get("time") or 0) * len(run.pipelines["train"])  # equal on all ranks
-        if checkpoints.enabled and not config.no_val and seconds > UNSAVED_S:
+        # equal on all ranks
+        run.unsaved_s += (metrics.get("time") or 0) * len(run.pipelines["train"])
+        if checkpoints.enabled and not config.no_val and run.unsaved_s > UNSAVED_S:
             # a damaged validation image must not cost more training than that
             checkpoints.save(epoch, run.position, run.step, report)
+            run.unsaved_s = 0.0
         checkpoints.reduce_bn_stats(run.step)
     if "val" in run.pipelines:
         report.add("val", evaluate(run, epoch))
     run.position = TrainProgress()
     if checkpoints.is_due(epoch + 1):
         checkpoints.save(epoch + 1, run.position, run.step, report)
+        run.unsaved_s = 0.0
     if epoch + 1 == config.num_epochs:
         check_weights_are_equal(run)
     report.env["seconds"] = {part: round(s, 3) for part, s in run.seconds.items()}

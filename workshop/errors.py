@@ -49,8 +49,8 @@ class RunFailed(UserError):
 def show_user_errors_plainly() -> None:
     """Make this kernel show errors for users as one line.
 
-    That is a UserError, and the use of an answer whose cell has not been run. Does nothing outside
-    IPython.
+    That is a UserError, a failed shell cell, and the use of an answer whose cell has not been run.
+    Does nothing outside IPython.
     """
     from IPython import get_ipython
 

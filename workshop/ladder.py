@@ -141,13 +141,13 @@ def script(rung: str) -> Path:
         print("\n".join([*lines, *_warnings(_text(own))]))
         return own
     print(f"{own} {why}: using the finished {wanted.name} instead")
-    _catch_up(rung)
+    _catch_up()
     return wanted
 
 
-def _catch_up(rung: str) -> None:
-    """Print how to continue if your train.py is not at the rung before this one, either."""
-    before = [*RUNGS][max(0, [*RUNGS].index(split(rung)[0]) - 1)]
+def _catch_up() -> None:
+    """Print how to continue if your train.py is not at the rung with which the notebook begins."""
+    before = BEFORE.get(session.need().number, "1_single")
     why, first = why_not_yours(before), finished(before)
     if why and not why.startswith("already"):
         print(f"(To catch up: rename your train.py, and copy {first} to {_own()}.)")
@@ -221,7 +221,7 @@ def try_rung(
         past = why.startswith("already")
         more = "it is not tried" if past else "change it, and run this cell again"
         print(f"{_own()} {why}: {more}.")
-        _catch_up(rung)
+        _catch_up()
     else:
         path = script(rung)
     if why:

@@ -129,6 +129,6 @@ def check_files(found: Images, folder: str, label: int, names: list[str]) -> Non
         else:
             found.check(path, label, data, name)
             if breaks_lines(name):
-                found.problems.add("names", folder, f"{name!r} has a tab or a line break")
+                found.problems.add("list-names", folder, f"{name!r} has a tab or a line break")
             if not path.isascii() and path != os.fsencode(path).decode(errors="replace"):
                 found.problems.add("not-utf8", path)

@@ -48,6 +48,7 @@ KINDS = {
     "left-out": Kind(WARNING, "files that no loader reads, and a run leaves out",
                      "convert the images to JPEG or PNG, and name them .jpg or .png"),
     "names": Kind(ERROR, "names that a data root cannot have", "rename them"),
+    "list-names": Kind(WARNING, "names that no list can hold", "im2rec refuses them: rename them"),
     "no-images": Kind(ERROR, "splits without images", "name the folder that holds the data"),
     "one-split": Kind(WARNING, "data without one of train and val",
                       "a run without val needs --no-val"),

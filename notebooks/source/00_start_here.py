@@ -121,6 +121,7 @@ waiting = None  # two percentages: with workers, without
 import json
 
 runs = [json.loads(file.read_text()) for file in sorted(Path().glob("run-*.json"))]
+runs = [run for run in runs if run["metrics"].get("val.top1")]  # those that were validated
 for run in runs:
     flags, seconds = run["env"]["axes"], run["env"]["seconds"]
     names = ("network", "batch_size", "data_nthreads", "seed")
@@ -207,7 +208,7 @@ workshop.table(rows, ["", "images/s", "hours", "needs MB/s", "TFLOP/s", "peak, T
 # (The V100's numbers are published; the H100's are measured, including its peak of 681 TFLOP/s.) In FP32, arithmetic explains most of the time: the V100 reaches 63% of its peak, and needs over three days. In FP16, it explains much less: the V100 reaches 28% of its peak, the H100 17% (12% of the 989 in its data sheet). Where does the rest of the time go? That is the course's question. The next cell computes the rate of your latest run; notebook 06 measures your machine's peak.
 
 # %%
-env, speeds = runs[-1]["env"], runs[-1]["metrics"]["train.total_ips"]  # without each first step
+env, speeds = runs[-1]["env"], runs[-1]["metrics"]["train.total_ips"]  # without each epoch's first
 rate = len(speeds) / sum(1 / speed for speed in speeds)  # as many images each: harmonic mean
 flops, size = env["model_flops"]["per_image"], env["axes"]["image_shape"]["value"]
 print(f"your latest run: {rate:,.0f} images/s, {rate * flops / 1e12:.2g} TFLOP/s", end=" ")

@@ -338,7 +338,10 @@ for readers, expected in guess.items():
     print(f"({min(speeds):,.0f} to {max(speeds):,.0f}); you expected {expected};", end=" ")
     print(f"{busy:.1f} of {session.machine.cores} cores busy;", end=" ")
     print("always enough for", ", ".join(fed) or "none")
-print("Never always fed:", ", ".join(name for name in users if name in hungry) or "none")
+print(
+    "No number of readers always kept up with:",
+    ", ".join(name for name in users if name in hungry) or "none",
+)
 
 # %% [markdown]
 # The readers' waits overlap, so eight are several times as fast as one. If 32 are no faster, the limit is not the simulated storage, which has none. If cores are free, it is probably Python's lock (the GIL): try more processes. Packing gains no speed if readers are faster than training: for which of the four would you pack?

@@ -84,7 +84,7 @@ class LossScaler:
 class FusedSGD:
     """SGD with momentum and a rate on the device; all weights in one kernel per weight decay.
 
-    It runs the kernel of `torch.optim.SGD(fused=True)`; `torch.optim` imports PyTorch's compiler,
+    It calls the function of `torch.optim.SGD(fused=True)`; making one imports PyTorch's compiler,
     which nearly doubles the start of a worker. Each weight starts with a velocity of zeros, which a
     checkpoint needs even if the first update is skipped.
     """

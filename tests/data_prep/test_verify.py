@@ -145,7 +145,7 @@ TRAIN, VAL = "train/pear/train_0.JPEG", "val/pear/val_0.JPEG"
             {("not-utf8", f"{s}/\udce4/{s}_{i}.JPEG")
              for s, count in (("train", 5), ("val", 3)) for i in range(count)},
         ),
-        (f"mv {TRAIN} $'train/pear/a\\tb.jpg'", {("names", "train/pear")}),
+        (f"mv {TRAIN} $'train/pear/a\\tb.jpg'", {("list-names", "train/pear")}),
         ("touch train/pear/zero.jpg", {("empty-file", "train/pear/zero.jpg")}),
         ("ln -s /nowhere train/pear/x.jpg", {("dangling", "train/pear/x.jpg")}),
         ("rm */pear/*", {("lost-class", "train/pear"), ("empty-class", "val/pear")}),

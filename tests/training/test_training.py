@@ -264,7 +264,7 @@ def test_resuming_a_finished_run_writes_its_report(
     ("flags", "problem"),
     [
         (("--seed", "1"), "seed 0, this run has 1"),
-        (("--num-examples", "16"), "num_examples None, this run has 16"),
+        (("--num-examples", "16"), "num_examples unset, this run has 16"),
         (("--num-classes", "7"), "--num-classes 7"),
         (("--data-root", "other"), "data 48 images"),
     ],
@@ -361,7 +361,8 @@ def test_save_period_and_keep(rn50: Run, photos: Photos, monkeypatch: pytest.Mon
     written = []
     save = checkpoint.save
     monkeypatch.setattr(checkpoint, "save", lambda *to: (written.append(to[1].epoch), save(*to)))
-    ended = resume(rn50, photos, *flags[:2], "-e", "3", "--save-period", "3", "--model-prefix", "p")
+    short = ("--benchmark-iters", "2", "-e", "3", "--save-period", "3", "--model-prefix", "p")
+    ended = resume(rn50, photos, *short)
     assert ended.status == 0 and written == [3]  # none before the validation of a short epoch
 
 

@@ -221,7 +221,7 @@ def test_a_missing_script_is_the_one_with_which_a_notebook_begins(
 def test_script_before_its_rung_is_not_tried_but_gets_the_edit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    here = SimpleNamespace(runs=tmp_path, number="05", data_root=tmp_path)
+    here = SimpleNamespace(runs=tmp_path, number="03", data_root=tmp_path)
     tried: list[tuple[Any, ...]] = []
     monkeypatch.setattr(ladder.session, "need", lambda: here)
     monkeypatch.setattr(ladder, "try_script", lambda *words, **how: tried.append((*words, how)))
@@ -232,7 +232,8 @@ def test_script_before_its_rung_is_not_tried_but_gets_the_edit(
     assert "train.py does not use Horovod or DDP yet: change it" in said
     assert "+++ 2_horovod.py" in said and "+++ 2_ddp.py" in said  # none is chosen yet
     assert "catch up" not in said
-    ladder.try_rung("3_dali", ranks=2, only_yours=True)  # a notebook was left out
+    here.number = "05"  # 03 was left out
+    ladder.try_rung("3_dali", ranks=2, only_yours=True)
     assert re.search(r"To catch up: .* copy .*/2_\w+.py to .*/train.py", capsys.readouterr().out)
     shutil.copy(LADDER / "2_ddp.py", own)
     ladder.try_rung("2", ranks=2, only_yours=True, compare=True, batch_size=4)

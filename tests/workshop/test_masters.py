@@ -64,7 +64,9 @@ def test_solved_has_the_solution_and_no_markers():
     assert space["scale"](0.1, 8) == pytest.approx(0.8)
 
 
-@pytest.mark.parametrize("master", sorted((ROOT / "exercises/source").glob("ex*.py")), ids=str)
+@pytest.mark.parametrize(
+    "master", sorted((ROOT / "exercises/source").glob("ex*.py")), ids=lambda path: path.stem
+)
 def test_each_exercise_runs_without_the_others(master: Path) -> None:
     """Each uses only names that its own cells, or those before the first exercise, define."""
     sections: dict[str, list[str]] = {"": []}

@@ -170,7 +170,7 @@ def test_data_made_once_is_used_by_all_without_writing(tmp_path):
     assert [*root.parent.rglob("*")] == everything
 
 
-def test_user_error_shows_as_one_line_in_a_notebook():
+def test_user_error_shows_as_one_line_in_a_notebook(monkeypatch):
     from IPython.core.interactiveshell import InteractiveShell
 
     from workshop import errors
@@ -178,7 +178,8 @@ def test_user_error_shows_as_one_line_in_a_notebook():
     shell = InteractiveShell()
     lines: list[str] = []
     shell._showtraceback = lambda kind, value, stb: lines.extend(stb)
-    shell.set_custom_exc((UserError, subprocess.CalledProcessError), errors._handler)
+    monkeypatch.setattr("IPython.get_ipython", lambda: shell)
+    errors.show_user_errors_plainly()
     code = "from rn50lib.errors import UserError\nraise UserError('--dtype x: use y')"
     with redirect_stderr(io.StringIO()):
         result = shell.run_cell(code)
