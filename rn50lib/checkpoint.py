@@ -221,7 +221,9 @@ class CheckpointManager:
             return arrays
         mine = np.concatenate([arrays[name] for name in bn_stats(arrays)])
         table = self.comm.stack(mine)
-        return with_bn_stats(arrays, table.mean(axis=0)) | {BN_STATS_OF_RANKS: table}
+        # in float64 the mean of equal values is that value, so that averaging twice changes nothing
+        mean = table.mean(axis=0, dtype=np.float64).astype(table.dtype)
+        return with_bn_stats(arrays, mean) | {BN_STATS_OF_RANKS: table}
 
     def with_own_bn_stats(self, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the arrays with this rank's own statistics, if the number of ranks is the same."""

@@ -14,9 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rn50lib import checkpoint
-from rn50lib.checkpoint import Checkpoint
+from rn50lib.checkpoint import Checkpoint, CheckpointManager
+from rn50lib.distributed import Comm
 from rn50lib.errors import UserError
 from rn50lib.resnet import Network, tiny
+from tests.support import full
 
 IDENTITY = {"model": "resnet-tiny v1.5", "num_classes": 5, "seed": 0, "data": "48 images"}
 
@@ -107,6 +109,23 @@ def test_any_flipped_bit_is_detected(tmp_path: Path, data: st.DataObject) -> Non
         assert str(file) in str(error)
     else:  # a flip that changes nothing, such as one in the header's padding
         assert same(found, small())
+
+
+class Six(Comm):
+    """One of six ranks with equal arrays."""
+
+    size = 6
+
+    def sum_array(self, array: np.ndarray) -> np.ndarray:
+        return np.broadcast_to(array.max(axis=0), array.shape)
+
+
+def test_averaging_running_statistics_twice_changes_nothing() -> None:
+    """A run that SIGTERM ends in a validation averages them once more when it goes on."""
+    averaged = {"bn1.running_var": np.random.default_rng(0).random(4096, np.float32)}
+    checkpoints = CheckpointManager(full(), tiny(5), Six(), {}, None)
+    again = checkpoints.with_bn_stats_of_ranks(averaged)
+    assert np.array_equal(again["bn1.running_var"], averaged["bn1.running_var"])
 
 
 def test_missing_epoch_lists_the_existing_ones(tmp_path: Path) -> None:
