@@ -334,7 +334,7 @@ def _prepare(
     # the batches that a loader has ready when a turn begins, by default
     lead = 2 if "DALI" in uses else 2 * flags.get("workers", 2)
     if "trace" in flags:
-        lead = max(lead, TRACED_STEPS)
+        lead += TRACED_STEPS  # the loader works ahead while the trace is written
     if turns:
         flags = {**flags, "steps": turns * (lead + flags["steps"])}
     launcher = "torchrun" if "DDP" in uses else "horovodrun"

@@ -40,7 +40,7 @@ from PIL import Image, ImageOps
 
 
 def show(ax, file, title, label):
-    """Draw the middle of an image at 64 × 64 pixels, about what the network gets."""
+    """Draw the middle of an image at 64 × 64 pixels, roughly what the network sees."""
     ax.imshow(ImageOps.fit(Image.open(file).convert("RGB"), (64, 64)))
     ax.set(xticks=[], yticks=[], title=title, xlabel=label)
 
@@ -53,7 +53,7 @@ fig.suptitle("The twelve classes, each at 64 × 64 pixels")
 workshop.figure(fig, alt=", ".join(examples))
 
 # %% [markdown]
-# The network, `tiny`, is a small version of ResNet-50: the same code, but much faster. A cell that starts with `%%bash -e` contains terminal commands; `$DATA`, `$EPOCHS` and `$SEED` were set above.
+# The network, `tiny`, is a small version of ResNet-50: the same code, but much faster. `rn50` is the course's finished training program; you start your own script in notebook 02. A cell that starts with `%%bash -e` contains terminal commands; `$DATA`, `$EPOCHS` and `$SEED` were set above.
 #
 # - `-b`: images per step, the *batch size*; with 2,400 training images, an epoch is 75 steps of 32
 # - `-e`: passes over the data, the *epochs*
@@ -104,7 +104,7 @@ alt = ", ".join(f"{truth[i]} as {answers[i]}" for i in surest)
 workshop.figure(fig, alt=f"The mistakes of which the network is surest: {alt}")
 
 # %% [markdown]
-# These are the mistakes the network is surest of. What do the confused signs share: colour, shape, or neither?
+# These are the mistakes the network is surest of; each percentage is the probability it gives its wrong answer. What do the confused signs share: colour, shape, or neither?
 #
 # ## Change one thing
 #
@@ -126,17 +126,15 @@ for run in runs:
     flags, seconds = run["env"]["axes"], run["env"]["seconds"]
     names = ("network", "batch_size", "data_nthreads", "seed")
     network, batch, workers, used = (flags[name]["value"] for name in names)
-    total, wait, top1 = sum(seconds.values()), seconds["data"], run["metrics"]["val.top1"][-1]
-    print(
-        f"{network}, batch {batch}, {workers} worker(s), seed {used}: {total:.1f} s to train,",
-        end=" ",
-    )
-    print(f"{wait:.1f} s ({wait / total:.0%}) waiting for images and {total - wait:.1f} s", end=" ")
-    print(f"computing; validation is extra; top-1 {top1:.1f}%")
+    total, wait, scores = sum(seconds.values()), seconds["data"], run["metrics"]["val.top1"]
+    print(f"{network}, batch {batch}, {workers} worker(s), seed {used},", end=" ")
+    print(f"{len(scores)} epoch(s): {total:.1f} s to train, {wait:.1f} s", end=" ")
+    print(f"({wait / total:.0%}) waiting for images and {total - wait:.1f} s computing;", end=" ")
+    print(f"validation is extra; top-1 {scores[-1]:.1f}%")
 print(f"You expected these shares of waiting, with workers and without: {waiting or '?'}")
 
 # %% [markdown]
-# Without workers, the training process itself decodes between steps, so all decoding counts as waiting. With workers, a step waits only if decoding is slower than computing, or at the start of an epoch, when no batch is ready yet; in the first epoch, the workers themselves have to start. A GPU continues with the steps already launched during the wait, so the waiting time is the most that faster input can save. Compare the totals and the computing times, too. The logs show how much the speed varies between the epochs of one run (img/s): a difference in total time that is no larger may be chance. If computing took longer with workers on a CPU, the workers slowed the network, because both need the cores: then less waiting need not mean a shorter run.
+# Without workers, the training process itself decodes between steps, so all decoding counts as waiting. With workers, a step waits only if decoding is slower than computing, or at the start of an epoch, when no batch is ready yet; in the first epoch, the workers themselves have to start. On a GPU, the waiting time is the most that faster input can save, because during a wait, the GPU still computes the steps that were launched before it. On a CPU, faster input can save more, because decoding also takes cores from the network. Compare the totals and the computing times, too. The logs show how much the speed varies between the epochs of one run (img/s): a difference in total time that is no larger may be chance. If computing took longer with workers on a CPU, the workers slowed the network, because both need the cores: then less waiting need not mean a shorter run.
 #
 # **Your turn:** change the batch size instead. **Predict:** with 8 images per step, how many steps per epoch? Does the run take longer? Is the network more accurate? Copy the last training command to the cell below, replace `-b 32` with `-b 8`, delete `--data-nthreads 0`, and run it and the cell above again. The seed alone changes the top-1 accuracy, too: among ten ResNet-50 runs in bfloat16 with different seeds, the best and the worst were 4 points apart. Before you believe a difference, repeat both runs with `--seed 1` instead of `--seed $SEED`.
 #
@@ -208,8 +206,8 @@ workshop.table(rows, ["", "images/s", "hours", "needs MB/s", "TFLOP/s", "peak, T
 # (The V100's numbers are published; the H100's are measured, including its peak of 681 TFLOP/s.) In FP32, arithmetic explains most of the time: the V100 reaches 63% of its peak, and needs over three days. In FP16, it explains much less: the V100 reaches 28% of its peak, the H100 17% (12% of the 989 in its data sheet). Where does the rest of the time go? That is the course's question. The next cell computes the rate of your latest run; notebook 06 measures your machine's peak.
 
 # %%
-env, speeds = runs[-1]["env"], runs[-1]["metrics"]["train.total_ips"]  # without each epoch's first
-rate = len(speeds) / sum(1 / speed for speed in speeds)  # as many images each: harmonic mean
+env, speeds = runs[-1]["env"], runs[-1]["metrics"]["train.total_ips"]  # first steps left out
+rate = len(speeds) / sum(1 / speed for speed in speeds)  # equal images per epoch: harmonic mean
 flops, size = env["model_flops"]["per_image"], env["axes"]["image_shape"]["value"]
 print(f"your latest run: {rate:,.0f} images/s, {rate * flops / 1e12:.2g} TFLOP/s", end=" ")
 print(f"({network}, {size} px: 1/{work / flops:,.0f} of the work per image)")
@@ -220,18 +218,22 @@ print(f"including each epoch's first step, training took {total:.1f} s.")
 # %% [markdown]
 # The published runs took 82.0 and 22.9 hours, 2 to 3% more than the formula gives. FP16, with a larger batch, is 3.6 times as fast. The H100's images were synthetic; with real ones and batch 128, an earlier version of the course's script reached 4,107 images per second. Eight V100s reach 10,263.2 images/s (published), only 7.1 times the speed of one. They also have to exchange gradients, and they share the host's processors and its storage, which must deliver 1.2 GB/s.
 #
-# **Try it:** how many V100s would finish the training in one hour in FP16 if each were as fast as a single V100? And if each contributed one eighth of the speed of eight?
+# **Try it:** how many V100s would finish the training in one hour in FP16 if each were as fast as one V100 alone? And if each contributed one eighth of the speed of eight?
 
 # %%
-gpus = None, None  # your two numbers
 # your code: call training_hours with `images` and `passes`
+gpus = None, None  # your two numbers
+for count, rate in zip(gpus, (1442.6, 10263.2 / 8), strict=True):
+    if count and count > 1:  # one GPU fewer must need more than an hour
+        hours, more = (training_hours(images, passes, n * rate) for n in (count, count - 1))
+        print(f"{count} GPUs: {hours:.2f} hours; {count - 1}: {more:.2f} hours")
 
 # %% [markdown]
 # <details><summary>Solution</summary><code>training_hours(images, passes, 1442.6)</code> is 22.2: 23 GPUs. With <code>10263.2 / 8</code>, it is 24.97: 25.</details>
 #
 # ## Where the course goes
 #
-# Below are the notebooks, followed by the speeds of published runs and of the course's script. On the H100, the first version waits for images: DALI alone takes it past one V100 in FP16. Once you have run a script here, the figure shows your speeds instead. In a hurry? Take 00, 02, and 03 up to its ladder (half a day), then 05 and 06 (another half).
+# Below are the notebooks, followed by the speeds of published runs and of the course's script. On the H100, the first version waits for images: DALI alone takes it past one V100 in FP16. From notebook 02 on, the figure shows your machine's speeds instead. In a hurry? Take 00, 02, and 03 up to *What goes wrong without each change?* (half a day), then 05 and 06 (another half day).
 
 # %%
 workshop.course_map()

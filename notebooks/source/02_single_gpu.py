@@ -21,7 +21,7 @@ batch = batch or session.batch
 os.chdir(session.folder)  # everything below is written here
 
 # %% [markdown]
-# Until notebook 08 you work on one script, `train.py`, with one question: **where is the time going now?**
+# Through notebook 08, you work on one script, `train.py`, and keep asking one question: **where is the time going now?**
 #
 # ## Write the data set
 #
@@ -85,7 +85,7 @@ workshop.figure(fig, alt="Four crops, with their classes")
 # %% [markdown]
 # ## The network
 #
-# ResNet-50 v1.5 repeats this block 16 times: a 1×1 convolution to fewer channels, a 3×3 convolution, and a 1×1 convolution to more channels. **Batch norm** follows each: it brings every channel to mean 0 and variance 1 over the batch, then scales and shifts it by learned numbers. ReLU sets negative values to 0. Before the last ReLU, the result is *added* to the block's input; if the shapes differ, `downsample` first converts the input. So a block learns a correction, and gradients have a short path back through the additions. (Three of the 16 blocks also halve the image size: in v1.5 in the 3×3 convolution, in v1 in the first 1×1. That gives v1.5 about 0.5 percentage points more top-1 for 5% less speed, says [NVIDIA](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5); see `ex02.stride`.)
+# ResNet-50 v1.5 repeats this block 16 times: a 1×1 convolution to fewer channels, a 3×3 convolution, and a 1×1 convolution to more channels. **Batch norm** follows each: it brings every channel to mean 0 and variance 1 over the batch, then scales and shifts it by learned numbers. ReLU sets negative values to 0. Before the last ReLU, the result is *added* to the block's input; if the shapes differ, `downsample` first converts the input. So a block learns a correction, and gradients have a short path back through the additions. (Three of the 16 blocks also halve the image size: in v1.5 in the 3×3 convolution, in v1 in the first 1×1. According to [NVIDIA](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5), v1.5 gains about 0.5 percentage points of top-1 accuracy and loses 5% in speed; see `ex02.stride`.)
 
 # %%
 import inspect
@@ -107,7 +107,7 @@ print(inspect.getsource(type(model.layer1[0])))
 # rn50 run --preset RN50_FP16_8GPU --print recipe
 
 # %% [markdown]
-# Your training below uses this recipe's momentum, weight decay and **learning rate**, which scales with the **global batch**: the images per step on all GPUs. With twice the batch, an epoch has half as many steps, so each step goes twice as far (**linear scaling**). At first, such steps are too large, so a **warm-up** raises the rate from zero over five epochs; later, it drops tenfold three times. (You write this schedule in `ex02.schedule`.)
+# Your training below uses this recipe's momentum, weight decay and **learning rate**, which scales with the **global batch**: the number of images per step across all GPUs. With twice the batch, an epoch has half as many steps, so each step goes twice as far (**linear scaling**). At first, such steps are too large, so a **warm-up** raises the rate from zero over five epochs; later, it drops tenfold three times. (You write this schedule in `ex02.schedule`.)
 #
 # **Your turn:** write a function for the rate, with the recipe's numbers.
 
@@ -217,7 +217,7 @@ print(f"{waiting:.1f}% is waiting for input, and you expected {guess}%")
 files, dali = (session.results[f"ladder.h100.{name}.ips"].value for name in ("1_single", "3_dali"))
 print(f"an H100, recorded (224 px, batch 128, 12 workers): {files:,} images/s;", end=" ")
 print(f"the same network with DALI reading JPEG files (see 05): {dali:,};", end=" ")
-print(f"so at least {1 - files / dali:.0%} of its step was input")
+print(f"so at least {1 - files / dali:.0%} of the slower one's step was input")
 session.note("ladder_1_ips", rung["images_per_s"], "img/s", "speed of rung 1")
 workshop.ladder.figure("1_single")
 
@@ -228,7 +228,7 @@ workshop.ladder.figure("1_single")
 #
 # ### Which operations?
 #
-# A **profiler** records every operation. Above, `trace=` profiled three extra, untimed steps. Compare shares rather than milliseconds: three steps are too few for exact times, and profiling slows them down. [Perfetto](https://ui.perfetto.dev) can open the trace file, `trace.json.gz`, too.
+# A **profiler** records every operation. Above, `trace=` profiled three extra, untimed steps. Compare shares rather than milliseconds: three steps are too few for exact times, and profiling slows them down. The trace can also show less waiting than the turns, because the workers read ahead while the profiler starts. [Perfetto](https://ui.perfetto.dev) can open the trace file, `trace.json.gz`, too.
 #
 # Kinds: convolution, normalisation (batch norm), pointwise (ReLU and additions), optimizer (with `zero_grad`), copy, waiting (on a CPU, for a batch; on a GPU, the time without a running kernel), and other (pooling, the last layer, the loss, Python). **Predict:** what share is convolution, and which kind is second?
 
@@ -245,7 +245,7 @@ print(f"You expected {share}% convolution, and then {second}.")
 
 # %%
 def at_most(part, whole):
-    """Return how many times as fast a step of `whole` ms can get if its `part` takes no time."""
+    """Return the speed-up of a step of `whole` ms if `part` ms of it took no time."""
     return None  # your code
 
 
@@ -253,7 +253,7 @@ guesses = "?", "?"  # your factors, before you run your function
 at_most = nb02_checks.check("at_most", at_most)
 h100 = 1000 * 256 / session.results["h100.float16.ips"].value  # ms of a step
 for guess, whose, part, whole in (
-    (guesses[0], "your", by_kind["convolution"], sum(by_kind.values())),
+    (guesses[0], "your traced", by_kind["convolution"], sum(by_kind.values())),
     (guesses[1], "the H100's", session.results["h100.convolution.ms"].value, h100),
 ):
     print(f"{whose} step of {whole:.0f} ms: convolution is {part / whole:.0%};", end=" ")
@@ -264,7 +264,7 @@ for guess, whose, part, whole in (
 #
 # ## Can you feed the device faster?
 #
-# With 0 workers, the loop itself decodes; with workers, other processes decode while it trains. The next cell trains with 0 and with 2 workers (on a CPU 18 layers, so that decoding matters), and times each step and its wait for a batch. **Predict:** does the step shrink by as much as the wait?
+# With 0 workers, the loop itself decodes; with workers, other processes decode while it trains. The next cell trains with 0 and with 2 workers (on a CPU, a network with 18 layers, so that decoding matters), and times each step and its wait for a batch. **Predict:** does the step shrink by as much as the wait?
 #
 # **Your turn:** add rows to `tries`: more workers (PyTorch warns if they outnumber the cores; [bus error?](../docs/troubleshooting.md#bus-error-in-a-dataloader-worker-devshm-is-too-small)), and changes like the commented one. **Predict** which helps most, and rerun. (On a CPU, pinning cannot help.)
 #
@@ -331,7 +331,7 @@ for above, name in itertools.pairwise(turns):
 #
 # **Predict** by what factor images/s grow from a batch of 2 to rung 1's batch (16 on a CPU, 64 on a GPU), and from there to four times that batch. (The images are random numbers, made beforehand.)
 #
-# If each step has a fixed cost, it takes *fixed + batch × time per image*: images/s rise, then flatten. **Your turn:** set `row` to the kind in your trace that cannot depend on the batch, and compare it, roughly, with the fixed cost.
+# If part of its cost is fixed, a step takes *fixed + batch × time per image*: images/s rise, then flatten. **Your turn:** set `row` to the kind in your trace that cannot depend on the batch, and compare its share of the step with the share that is fixed.
 
 
 # %%
@@ -371,9 +371,13 @@ if off < 0.12:
 else:
     print(f"{ms[same]:.0f} ms")
     title = f"Fixed + batch × time per image: this fit is off by up to {off:.0%}"
+print("(rung 1's step, which also waits for workers or shares the cores with them:", end=" ")
+print(f"{input_ms + compute_ms:.0f} ms)")
 if row in by_kind:
     depends = "does not depend" if row == "optimizer" else "can depend"
-    print(f"{row} in your trace: {by_kind[row]:.0f} ms; it {depends} on the batch")
+    busy = sum(by_kind.values()) - by_kind["waiting"]
+    print(f"{row} in your trace: {by_kind[row] / busy:.0%} of the step without waiting;", end=" ")
+    print(f"it {depends} on the batch")
 elif row != "?":
     print(f"{row} is none of these kinds:", ", ".join(by_kind))
 for guess, more, fewer in ((guesses[0], same, 0), (guesses[1], -1, same)):
@@ -394,7 +398,7 @@ found = ", ".join(f"batch {n}: {1000 * n / time:.0f}" for n, time in zip(counts,
 workshop.figure(fig, alt=f"Images/s, medians: {found}.")
 
 # %% [markdown]
-# If the fit is within 12%, a fixed cost can explain the curve, and its share is the most that larger batches can save. Part of it is the optimizer, which moves the same weights for any batch; the rest includes Python's work per operation. If the fit is worse and all small batches take equally long, Python cannot fill the GPU's queue fast enough: a step takes the longer of Python's time and the GPU's, not their sum.
+# If the fit is within 12%, a fixed cost can explain the curve, and its share is the largest part of a step that larger batches can save. Part of it is the optimizer, which moves the same weights for any batch. The rest includes Python's work per operation and, mainly on a CPU, the time in which convolutions read all weights and write all their gradients. If the fit is worse and all small batches take equally long, Python cannot fill the GPU's queue fast enough: a step takes the longer of Python's time and the GPU's, not their sum.
 #
 # ### How much memory does the batch take?
 #

@@ -168,12 +168,12 @@ print(f"Largest gradient of an output: {gradients.abs().max():.2g}", end=", ")
 print(f"of a weight: {weights.abs().max():.2g}")
 
 # %% [markdown]
-# Most gradients are below 2^-14, where `float16` keeps fewer bits or rounds to zero. The fix: **multiply the loss** by a large number before the backward pass. By the chain rule, every gradient grows by the same factor, and the histogram moves to the right. Before the update, divide by it in `float32`.
+# Most gradients are below 2^-14, where `float16` keeps fewer bits or rounds to zero. The fix: **multiply the loss** by a large number before the backward pass. By the chain rule, every gradient grows by the same factor, and the histogram moves to the right. Before the update, divide the gradients by it in `float32`.
 #
-# *Gradients of weights* add up contributions from all pixels and images, so they can be much larger (last line above). **Predict:** at which power of two do they first overflow?
+# *Gradients of weights* add up contributions from all pixels and images, so they can be much larger (last line above). **Predict:** at which loss scale, 2^n, do they first overflow?
 
 # %%
-guess = None  # the power
+guess = None  # the power n
 for power in (0, 4, 8, 12, *range(16, 25)):
     zero = 100 * ((gradients * 2.0**power).half() == 0).float().mean().item()
     infinite = (weights * 2.0**power).half().isinf().sum().item()
@@ -252,7 +252,7 @@ _, scales, _ = runs["your rule"]
 print("Your rule's scale of the first steps: 2 to the", *np.log2(scales[:30]).astype(int))
 
 # %% [markdown]
-# Your rule skips steps until the scale is low enough, and one more each time doubling goes too far. Dividing by 2^16 moves nearly all of the histogram below `float16`'s smallest number. Without a scale, gradients come from the few values that are left and point elsewhere (except the last layer's), so the loss falls less. Skipped updates slow your rule down a little. `bfloat16` has the range, so it needs no scale.
+# Your rule skips steps until the scale is low enough, and one more each time doubling goes too far. Dividing by 2^16 moves nearly all of the histogram below `float16`'s smallest number. Without a scale, all gradients except the last layer's come from the few remaining values and point in wrong directions, so the loss falls less. Skipped updates leave your rule behind the last two runs. `bfloat16` has the range, so it needs no scale.
 #
 # The third run **fails silently**: no update, no error. The fourth, without the check, writes [infinities or NaN](../docs/troubleshooting.md#nan-in-float16-which-layer-and-what-the-loss-scale-does) into the weights.
 #
@@ -279,7 +279,7 @@ print("At 0.01 in bfloat16,", predicted(guess))
 #
 # `torch.autocast` runs convolutions and matrix products in 16 bits and sensitive operations such as the loss in `float32`. `GradScaler` applies your rule, starting at 2^16 with a wait of 2,000 steps.
 #
-# **Your turn:** write a step with both. `scaler.scale(loss)` returns the scaled loss; `scaler.step(optimizer)` divides the gradients and updates, if they are finite; `scaler.update()` changes the scale.
+# **Your turn:** write a step with both. `scaler.scale(loss)` returns the scaled loss; `scaler.step(optimizer)` unscales the gradients and, if they are finite, updates the weights; `scaler.update()` changes the scale.
 
 
 # %%
@@ -295,7 +295,7 @@ def scaled_step(model, optimizer, scaler, x, y):
 scaled_step = nb06.check("scaled_step", scaled_step, next_scale, device)
 
 # %% [markdown]
-# The next cell trains a small dense network with it, starting at 2^24, with two waits. **Predict:** how many steps does each wait skip?
+# The next cell trains a small dense network with your step and two waits, starting at 2^24. **Predict:** how many steps does each wait skip?
 
 # %%
 guess = {3: None, 2000: None}  # your numbers
@@ -321,7 +321,7 @@ for wait in guess:
 #
 # A **Tensor Core** multiplies small matrices of 16-bit numbers and accumulates in `float32`, in one instruction. On a CPU, AMX does the same. GPUs since Ampere have one more precision, [**TF32**](../docs/troubleshooting.md#results-in-float32-differ-between-two-gpus-tf32): numbers are stored as `float32`, but Tensor Cores ignore the last 13 mantissa bits (PyTorch's default for convolutions).
 #
-# A V100's peaks are 125 and 15.7 TFLOP/s. But a layer is limited by arithmetic *or* by memory traffic. A convolution can reuse each value it loads hundreds of times; a ReLU uses it once. The next cell measures both limits of this device: the rate of a large matrix product, and the bandwidth of a copy.
+# A V100's peaks are 125 (FP16) and 15.7 (FP32) TFLOP/s. But a layer is limited by arithmetic *or* by memory traffic. A convolution can reuse each value it loads hundreds of times; a ReLU uses it once. The next cell measures both limits of this device: the rate of a large matrix product, and the bandwidth of a copy.
 
 
 # %%
@@ -344,7 +344,7 @@ def set_tf32(name):
 
 peaks, bandwidth, side = dict.fromkeys(precisions, 0.0), 0.0, session.side
 array, copy = torch.zeros(2, 2**27 if device.type == "cuda" else 2**24, device=device)
-for _ in range(5):  # in turns, so that a busy moment spoils some rounds only
+for _ in range(5):  # in turns, so that a busy moment affects only some rounds
     for name, dtype in precisions.items():
         set_tf32(name)
         a = torch.randn(side, side, device=device).to(dtype)
@@ -404,7 +404,7 @@ for name, *ms, _, _ in rows:
     print(f"{name}: {ms[1] / ms[0]:.1f} × the count in {before}, {ms[3] / ms[2]:.1f} × in {half}")
 
 # %% [markdown]
-# *Gain* is the speed-up from 16 bits. A layer that gains more than counted was further from its bound in 32 bits; one that gains less, in 16. (Below 1 × the count, the limits were measured too low: measure them again.)
+# *Gain* is the speed-up from 16 bits. A layer that gains more than counted was further from its bound in 32 bits; one that gains less, in 16. (Slightly below 1 × the count, the layer's code beats the matrix product's; far below, measure the limits again.)
 #
 # ## Compare all precisions
 #
@@ -445,7 +445,7 @@ for turn in range(turns + 1):  # the first one warms up
 
 rows, speeds = [], {}
 for (name, layout), seconds_each in times.items():
-    ips = speeds[name] = timed / np.median(seconds_each)  # in the end, of channels last
+    ips = speeds[name] = timed / np.median(seconds_each)  # channels last overwrites NCHW
     mfu = ips * network.train_flops(pixels) / peaks[name]
     row = [f"{name}, {layout}", ips]
     for other in (before, layout), (name, "NCHW"):
@@ -461,11 +461,11 @@ yours = speeds if same else {}
 session.expect({f"h100.{name}.ips": yours.get(name) for name in ("float16", "bfloat16")})
 
 # %% [markdown]
-# Use the ratios per turn to compare rows. If the MFU is lower in 16 bits, the other layers gain less than the peak does, or the convolutions reach less of it. (If it is over 100%, measure the limits again.) On a GPU, cuDNN often converts NCHW around a convolution, because its kernels for Tensor Cores want channels last; notebook 08 adds that layout to your script. On the recorded H100, whose steps include the update, `bfloat16` was slower than `float16`, because its batch-norm kernels were.
+# Use the ratios per turn to compare rows. If the MFU is lower in 16 bits, the other layers gain less than the peak does, or the convolutions reach less of it. On a GPU, cuDNN often converts NCHW around a convolution, because its kernels for Tensor Cores want channels last; notebook 08 adds that layout to your script. On the recorded H100, whose steps include the update, `bfloat16` was slower than `float16`, because its batch-norm kernels were.
 #
 # ## Trace two precisions
 #
-# Next, you trace both passes in your script's precision and in 16 bits, in turns, channels last (*pointwise*: ReLU and addition). The count now includes all layers and the backward pass, in which a convolution does twice the work.
+# Next, trace both passes, channels last, in your script's precision and in 16 bits, taking turns. (*Pointwise* is ReLU and addition.) The count now includes all layers and the backward pass, in which a convolution does twice the work.
 #
 # **Your turn:** count how often the other layers read and write. Then, in the cell that traces, **predict** the gain of each kind.
 
@@ -563,7 +563,7 @@ for what, peak, dtype in [
     totals.append(sum(counted.values()))
     ips = 1000 * 96 / totals[-1]
     print(f"V100, {what}: {ips:,.0f} images/s by the count, × {totals[0] / totals[-1]:.2f}")
-print(f"Of the two gains, {predicted(guess)}.")
+print(f"For the two gains, {predicted(guess)}.")
 print(f"Limits of the V100: {session.results['v100.fp16'].provenance}")
 
 # %% [markdown]
@@ -643,7 +643,7 @@ workshop.ladder.try_rung(
 )  # fmt: skip
 
 # %% [markdown]
-# Only the two passes gain, by the new precision's factor in NCHW; the first run gave their share of a step. **Predict** how many times as fast your script becomes, by Amdahl's law (see 02).
+# Only the two passes get faster, by the factor measured in NCHW above; the first run gave their share of a step. **Predict** how many times as fast your script becomes, by Amdahl's law (see 02).
 
 # %%
 guess = None  # your number
@@ -666,11 +666,11 @@ else:
 workshop.ladder.figure("4_amp")
 
 # %% [markdown]
-# If the ranges overlap, the race does not refute the formula. (A range as wide as 0.5 to 3.5 tests nothing: rerun the cell under *Compare all precisions*, then the one above.) If not, compare the printed times with the factor in NCHW, measured without DALI and, on a GPU, with larger batches. (On two CPU cores, scripts gained up to a tenth more than the formula says; the reason is unknown.) The square is a recorded H100, from 1,735 to 2,530 images/s: batch 128, from JPEG files.
+# If the ranges overlap, the race does not refute the formula. (A range as wide as 0.5 to 3.5 tests nothing: rerun the cell under *Compare all precisions*, then the one above.) If not, compare the printed times with the factor in NCHW, measured without DALI and, on a GPU, with larger batches. (On two CPU cores, races ended up to about a tenth above or below the formula.) The square is a recorded H100, from 1,735 to 2,530 images/s: batch 128, from JPEG files.
 #
 # ## The same accuracy?
 #
-# NVIDIA published one run each; for the road signs, ten seeds per precision were recorded. **Predict:** how many points lower is `bfloat16` there?
+# NVIDIA published single runs; for the road signs, ten seeds per precision were recorded. **Predict:** how many points lower is `bfloat16` there?
 
 # %%
 guess = None  # points

@@ -27,11 +27,11 @@ os.environ |= {
 }  # fmt: skip
 
 # %% [markdown]
-# In training, only **throughput** mattered: images per second. A user waits for one prediction, so **latency**, the time from request to response, matters too. One prediction starts many operators. In this notebook, you remove some operators, launch the rest with a single call, compare engines, share fixed costs across a batch, and serve many users.
+# In training, only **throughput** mattered: images per second. A user waits for one prediction, so **latency**, the time from request to response, matters too.
 #
 # ## A checkpoint and its score
 #
-# The next cell trains ResNet-50 on the road signs, at 64 × 64 pixels. `rn50 score` then scores the checkpoint in a new process that has only the files. **Predict:** by how many points will its top-1 differ from the one that training reported?
+# The Bash cell below trains ResNet-50 on the road signs, at 64 × 64 pixels. `rn50 score` then scores the checkpoint in a new process that has only the files. **Predict:** by how many points will its top-1 accuracy differ from the one that training reported?
 
 # %%
 guess = "?"  # your number
@@ -141,7 +141,7 @@ def call(net, batch):
 
 
 def ready(net, dtype):
-    """Return a copy of a network, its convolutions in `dtype` and channels last."""
+    """Return a copy of a network with its convolutions in `dtype` and channels-last format."""
     net = copy.deepcopy(net)
     for layer in net.modules():
         if isinstance(layer, nn.Conv2d):
@@ -154,7 +154,7 @@ one, eager = many[:1], ready(model, dtype)
 
 
 def traced(net, batch):
-    """Trace three predictions in trace.json; return one's numbers of operators and GPU kernels."""
+    """Trace three predictions to trace.json; return operators and GPU kernels per prediction."""
     when = profiler.schedule(wait=0, warmup=1, active=3, repeat=1)
     with profiler.profile(schedule=when, acc_events=True) as trace:
         for _ in range(4):
@@ -176,7 +176,7 @@ if on_gpu:
     print(f"{launched} GPU kernels")
 
 # %% [markdown]
-# What does it cost just to *start* an operator? In the table, part of this cost is in *other* and part in the operator's own row; on a GPU, it is in *waiting*. The next cell times a short and a long chain of convolution, batch norm and ReLU on a single number, so that almost nothing is computed. The extra time of the long chain, divided by its extra operators, is the cost of one start. In the network, it may be higher: convolutions displace what the caches hold. **Predict:** what percentage of a prediction's time do all its starts take?
+# What does it cost just to *start* an operator? In the table, part of this cost is in *other* and part in the operator's own row; on a GPU, it is in *waiting*. The next cell times a short and a long chain of convolution, batch norm and ReLU on a single number, so that almost nothing is computed. The extra time of the long chain, divided by its extra operators, is the cost of one start. In the network, it may be higher: convolutions evict data from the caches. **Predict:** what percentage of a prediction's time do all its starts take?
 
 
 # %%
@@ -187,7 +187,7 @@ def chain(length):
 
 
 def race(works, turns):
-    """Time pairs of a network and a batch in turns; return the least of three calls by name."""
+    """Time (network, batch) pairs in turns; return by name the fastest of three calls per turn."""
     times = {name: [] for name in works}
     for turn in range(turns + 1):  # the first one warms up
         for name in random.sample(list(works), len(works)):
@@ -209,11 +209,11 @@ print(f"{operators} starts of {1000 * per_start:.1f} µs take {started:.2f} ms,"
 print(f"{started / alone:.0%} of a prediction of {alone:.2f} ms; you predicted {guess}%")
 
 # %% [markdown]
-# The operators are 53 convolutions, 53 batch norms, 49 ReLUs, 16 additions, two pooling operations and a linear layer. If the share above is small (under 10% on two CPU cores), starting fewer operators gains little; faster convolutions gain more.
+# The operators are 53 convolutions, 53 batch norms, 49 ReLUs, 16 additions, two pooling operations and a linear layer. If the share above is small (under 10% on two CPU cores), starting fewer operators gains little; faster convolutions gain more. Near 100% (a fast GPU), starting takes longer than computing.
 #
 # ## Fewer operators: fold the batch norms
 #
-# In inference, the mean and variance of a batch norm are fixed, so it is one multiplication and one addition per value, with one pair of constants per channel. The preceding convolution can absorb both:
+# In inference, the mean and variance of a batch norm are fixed, so the layer is just one multiplication and one addition per value, with one pair of constants per channel. The preceding convolution can absorb both:
 #
 # `gamma · (W x − mean) / std + beta  =  (gamma / std · W) x + (beta − gamma · mean / std)`, with `std = √(var + eps)`
 #
@@ -251,7 +251,7 @@ workshop.trace("trace.json", of="prediction")
 part = kinds["normalisation"] / sum(kinds.values())  # a share: the trace's own times may be slow
 saved = (
     alone * part + (operators - operators_now) * per_start
-)  # ms: work and starts (a part is in the row)
+)  # ms: the norms' rows and their starts, partly counted twice
 if on_gpu:  # kernels run while others are launched: only the host's time counts
     print(f"{launched_now} GPU kernels now")
     saved = (operators - operators_now) * per_start  # roughly: a bias needs a launch, too
@@ -264,15 +264,15 @@ speed = workshop.ratio(times["eager"] / times["folded"])
 print(f"In turns, the speed of folded over eager: {speed}")
 
 # %% [markdown]
-# The logits differ only by rounding. Don't compare the milliseconds of the two tables: speeds drift between two traces, and only turns compare speeds. On a CPU, folding saves the starts of the batch norms and their passes over the data. Part of this returns as *copy*: one of PyTorch's implementations of convolution first copies the bias into its output. On a GPU, eager PyTorch adds the bias in a separate kernel, so as many kernels are launched as before. At batch 1, folding still saves the host the calls of 53 operators; at a large batch, it pays off only when `torch.compile` or an engine fuses the addition with the ReLU after it.
+# The logits differ only by rounding. Don't compare the milliseconds of the two tables: one disturbance can add tens of percent to a trace. Only turns compare speeds. On a CPU, folding saves the starts of the batch norms and their passes over the data. Part of that comes back as *copy*: one of PyTorch's convolution implementations first copies the bias into its output. On a GPU, eager PyTorch adds the bias in a separate kernel, so as many kernels are launched as before. At batch 1, folding still saves the host the calls of 53 operators; at a large batch, it pays off only when `torch.compile` or an engine fuses the addition with the ReLU after it.
 #
 # ## One launch for all kernels
 #
 # A **CUDA graph** records all kernel launches once; `replay()` then starts them with a single call. **Your turn:** write `capture`:
 #
 # 1. Make `static`, a clone of `example`: the graph's input.
-# 2. Warm up: call `net(static)` three times in `with torch.cuda.stream(side):`, with `side = torch.cuda.Stream()`. Before that, `side` must wait for `torch.cuda.current_stream()`; after it, `torch.cuda.current_stream()` must wait for `side` (`wait_stream`).
-# 3. Create `graph = torch.cuda.CUDAGraph()`, and call `output = net(static)` in `with torch.cuda.graph(graph):`. This only records; nothing runs.
+# 2. Warm up: create `side = torch.cuda.Stream()` and call `net(static)` three times inside `with torch.cuda.stream(side):`. Before that, `side` must wait for `torch.cuda.current_stream()`; after it, `torch.cuda.current_stream()` must wait for `side` (`wait_stream`).
+# 3. Create `graph = torch.cuda.CUDAGraph()`, and run `output = net(static)` inside `with torch.cuda.graph(graph):`. This only records; nothing runs.
 # 4. Return a function `replay(batch)` that copies `batch` into `static`, calls `graph.replay()` and returns `output`. The graph stores only addresses, so keep the weights alive: `def replay(batch, net=net)`.
 #
 # Without a GPU, the check replaces these parts of `torch.cuda` with stand-ins, which save no time.
@@ -383,7 +383,11 @@ for name, form in forms.items():
     print(f"logits change by up to {(answers - logits).abs().max():.1e}")
 if slow:
     del forms["ONNX Runtime"]
-    print("ONNX Runtime cannot use this GPU, so it leaves the race: pip install onnxruntime-gpu")
+    print("ONNX Runtime cannot use this GPU, so it leaves the race.", end=" ")
+    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        print("Its CUDA libraries did not load: does its CUDA version match PyTorch's?")
+    else:
+        print("Replace the package onnxruntime with onnxruntime-gpu.")
 
 # %% [markdown]
 # ## Which version is fastest at each batch size?
@@ -428,9 +432,9 @@ print(f"Folding at batch {small}: predicted {predicted:.2f}, then {speed.median:
 print(f"now {again.median:.2f}; clear gain in {clear} of 2 races")
 
 # %% [markdown]
-# A range as wide as 0.5 to 4 means that something else was running: run the race again. If the figure's medians and the printed ratios disagree, believe the ratios: each compares two times of the same turn, so drift cancels. A lead of a few percent needs a second race. If both races show a clear gain, folding's gain is confirmed. Otherwise it is neither confirmed nor refuted: one disturbed turn can hide such a small gain. If the medians disagree with the prediction, run the trace and both races again before you doubt the prediction, which leaves out the cost of the bias.
+# A range as wide as 0.5 to 4 means that something else was running: run the race again. If the figure's medians and the printed ratios disagree, believe the ratios: each compares two times of the same turn, so drift cancels. Folding's gain is confirmed if both races show a clear gain; otherwise it remains open, because one disturbed turn can hide it. The prediction can be slightly too high: it leaves out the bias and, on a CPU, counts part of the starts twice. If the medians are further off, repeat the trace and both races before you doubt it.
 #
-# *Where* is ONNX Runtime (GPU: `torch.compile`) faster than `folded`: in convolutions (with what is fused into them) or in the rest? **Predict** which part saves more.
+# *Where* is ONNX Runtime (GPU: `torch.compile`) faster than `folded`: in convolutions (including what is fused into them) or in the rest? **Predict** which part saves more.
 
 
 # %%
@@ -470,7 +474,7 @@ caption = "The least of three profiles; " + (
 workshop.table(rows, ["", "convolution, ms", "the rest, ms"], caption)
 
 # %% [markdown]
-# On a CPU, PyTorch chooses a convolution's code by its input's size: its own, or that of the library oneDNN. Compare the engines' leads with the number of convolutions that run PyTorch's own code. Even in oneDNN's code, PyTorch reorders the weights in every call (`ONEDNN_VERBOSE=1` lists this); the engines do it once, on loading. On a GPU, both versions run cuDNN's convolutions by default; `torch.compile` fuses the rest.
+# On a CPU, PyTorch picks the code for a convolution by its input's size: its own or the oneDNN library's. Compare the engines' leads with the number of convolutions that run PyTorch's own code. Even in oneDNN's code, PyTorch reorders the weights in every call (`ONEDNN_VERBOSE=1` lists this); the engines do it once, on loading. On a GPU, both versions run cuDNN's convolutions by default; `torch.compile` fuses the rest.
 #
 # ## A larger batch
 #
@@ -516,7 +520,7 @@ print(f"The network alone: {np.median(latency - preparing):.2f} ms; next: {reque
 # %% [markdown]
 # ## Many users: latency under load
 #
-# Real requests arrive at their own rate, whatever the queue (an **open loop**), and latency counts from the arrival. There are two servers: *single* takes one request at a time; *batched* takes all that are waiting, up to 16 of them (**dynamic batching**). The **load** is the arrival rate times the service time of one request. Near 100%, *single* hardly ever pauses; above it, its queue grows for as long as requests arrive. The images are already prepared; if the server prepared them, too, its capacity would fall by the share above.
+# Real requests arrive at their own rate, however long the queue (an **open loop**), and latency is measured from the arrival. You compare two servers: *single* takes one request at a time; *batched* takes all that are waiting, up to 16 of them (**dynamic batching**). The **load** is the arrival rate times the service time of one request. Near 100%, *single* hardly ever pauses; above it, its queue grows for as long as requests arrive. The images are already prepared; if the server prepared them, too, its capacity would fall by the share above.
 #
 # **Your turn:** write `ideal_latencies`, a simulation of *single* without disturbances: a request starts when it has arrived and the server is free. Then write `take`, which chooses the real servers' batches. **Predict** the p95 of *single* at a load of 150% from the last line above. (How much longer does each request wait than the one before it?)
 
@@ -629,11 +633,13 @@ for (load, name), gain in gains.items():
         effects.setdefault(effect, []).append(f"{load:.0%}")
 found = ", ".join(f"{effect} at {' and '.join(at)}" for effect, at in effects.items())
 ax.set(title=f"p95 with batching: {found} load")
-ax.set_xlabel(f"p95 in ms (log scale), {session.sequences} sequences; {version}, {size} px")
+ax.set_xlabel(
+    f"p95 in ms (log scale), {session.sequences} sequences, nominal loads; {version}, {size} px"
+)
 workshop.figure(fig, alt="p95 of both servers at each load, with its range.")
 
 # %% [markdown]
-# Your simulation uses the same arrivals, so any difference comes from the service times: a different mean changes the real load, and variation makes waits longer. If the second ratio is near 1, the changed mean explains the difference. Above 100%, small differences add up over all requests in the queue, and the p95 of *single* only reflects how long you measured. The simulated means differ by chance. Batching raises the load that a server can sustain, by at most the factor measured under *A larger batch*, but each request waits for its whole batch.
+# Your simulation uses the same arrivals, so a difference comes mostly from the service times: a different mean changes the real load, and variation makes waits longer on average, but not in every run. If the second ratio is nearer to 1, the changed mean explains most of the difference. Above 100%, small differences add up over all requests in the queue, and the p95 of *single* only reflects how long you measured. The simulated means differ only by the arrivals drawn: one sequence says little. Batching raises the load that a server can sustain, by at most the factor measured under *A larger batch*, but each request waits for its whole batch.
 #
 # ## Where is the time going now?
 
@@ -644,7 +650,7 @@ print(
     f"No queue, p50 {p50:.1f} ms from a file: preparation {share:.0f}%, network {100 - share:.0f}%"
 )
 print(
-    f"{middle:.0%} load, p95 {np.median(p95s):.1f} ms from an array: waiting {waiting:.0%}, network {1 - waiting:.0%}"
+    f"{middle:.0%} load, p95 {np.median(p95s):.1f} ms from a prepared image: waiting {waiting:.0%}, network {1 - waiting:.0%}"
 )
 session.note("preparation", share, "%", "share of a request spent on preparation")
 session.note("p95", float(p95), "ms", f"p95 of one run of {requests} requests, no queue")
@@ -652,7 +658,7 @@ what = f"p95 of single at a real load of {middle:.0%} ({min(p95s):.1f} to {max(p
 session.note("p95_load", float(np.median(p95s)), "ms", what)
 
 # %% [markdown]
-# Without a queue, a request's time is only preparation and computation; near 80% load, the slowest 5% mostly wait for others. So publish latency and throughput together with batch, image size, precision, threads and load.
+# Without a queue, a request's time is only preparation and computation; near 80% load, the slowest 5% mostly wait for others. So state batch, image size, precision, threads and load with every latency or throughput.
 #
 # ## Key takeaways
 #

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 08 · Benchmark and scaling
 #
-# In this notebook, you write a clock, measure seven benchmarking mistakes, tune one device, and predict and explain the speed of several ranks. At the end, you decide whether eight more GPUs are worth their price.
+# In this notebook, you write a clock, measure seven benchmarking mistakes, tune one device, predict and explain the speed of several ranks, and decide whether eight more GPUs are worth their price.
 #
 # **Time:** 95 minutes · **Needs:** DALI, and the script from notebook 06, which you extend · **On a CPU:** about 3 minutes to run
 
@@ -46,7 +46,7 @@ os.environ |= {
 # %% [markdown]
 # ## Would you buy eight more GPUs?
 #
-# Eight GPUs train too slowly. How many times as fast are sixteen?
+# Training on your eight GPUs takes too long. How many times as fast would sixteen be?
 #
 # ## Measure one device
 #
@@ -103,6 +103,7 @@ if __name__ == "__main__":
     print(*(f"{big / each:.1f}" for each in seconds), "img/s")
 
 # %% language="bash" magic_args="-e"
+# set -o pipefail
 # for turn in $(seq $TURNS); do python first.py; done | tee first.txt
 
 # %% [markdown]
@@ -127,11 +128,11 @@ measure = nb08_checks.check("measure", measure, "clock.py")
 # %% [markdown]
 # ## Seven mistakes
 #
-# Most experiments below compute *n* ratios of a wrong result to a right one, in turns if possible. The rule of this course, `workshop.ratio`: a difference is clear if *n* ≥ 5 and all ratios are on one side of 1. With *n* = 5, two equally fast variants look clearly different in 1 of 16 comparisons, so repeat a comparison before you act on it. For each mistake, **predict** the ratio of wrong to right.
+# Most experiments below compute *n* ratios of a wrong result to a right one, in turns if possible. The printed ratio is their median, not the quotient of the printed medians. The rule of this course, `workshop.ratio`: a difference is clear if *n* ≥ 5 and all ratios are on one side of 1. With *n* = 5, two equally fast variants look clearly different in 1 of 16 comparisons, so repeat a comparison before you act on it. For each mistake, **predict** the ratio of wrong to right.
 #
 # ### 1. No warm-up, and a clock that does not wait
 #
-# The first steps allocate memory and choose kernels. On a GPU, `step` returns as soon as its work is queued. On a CPU, it returns when it is done, so the next cell runs it in a thread, which stands in for the queue (and may be slower than your clock's steps).
+# The first steps allocate memory and choose kernels. On a GPU, `step` returns as soon as its work is queued. On a CPU, it returns when it is done, so the next cell runs it in a thread, which stands in for the queue.
 
 
 # %%
@@ -161,13 +162,14 @@ low, middle, high = np.quantile(right, [0, 0.5, 1])
 print(f"your clock: {middle:,.1f} ({low:,.1f} to {high:,.1f}) img/s;", end=" ")
 print(f"first.py's largest: {rates.max():,.1f}")
 if high > 1.5 * low:
-    print("Warm steps vary by more than half: something else runs. Repeat from first.py on.")
+    print("Your steps vary by more than half: is something else running? Rerun from first.py on.")
 # on a GPU, first.py did not wait
 show("1. no warm-up", rates[0], np.median(right) if gpus else rates[3], guess)
 
 launch, finish = step, wait
 if not gpus:
     queue = ThreadPoolExecutor(1)
+    queue.submit(no_wait).result()  # starts its thread
     launch, finish = lambda: queue.submit(step), lambda: queue.submit(no_wait).result()
 queued, waited = [], []
 for _ in range(session.turns):
@@ -207,7 +209,7 @@ print(f"your warm steps: the best of 5 is {above:.1%} above the mean")
 #
 # NVIDIA's table (see [below](#Predict-GPUs-you-do-not-have)) reports FP16 as 3.6 times as fast as FP32 on a V100, but with 208 images per step instead of 96. Everything you compare must have the same batch size and **take turns**, so that a slowdown affects everything equally.
 #
-# **Your turn: write `in_turns`**. `once(work)` measures a `work` once, and `works` is a list of them.
+# **Your turn: write `in_turns`**. `works` is a list; `once(work)` measures one of its items once.
 
 
 # %%
@@ -233,7 +235,7 @@ print(
 show("3. unequal batches", (batch / half_s) / (fewer / small_s), full_s / half_s, guess, "times")
 
 # %% [markdown]
-# The larger batch's own gain was credited to 16-bit precision.
+# What the ratio is above 1 is the larger batch's own gain, credited to 16-bit precision. (A full GPU gains little.)
 #
 # ### 4. A sweep
 #
@@ -272,13 +274,13 @@ torch.cuda.empty_cache()  # the processes below need the memory
 # grep -A 3 'total_ips, images' log.txt || cat log.txt
 
 # %% [markdown]
-# Accept a number only if *this* run wrote it and exited with 0. `rn50 benchmark` reports a batch size that was never filled as "failed".
+# Accept a number only if *this* run wrote it and exited with 0. `rn50 benchmark` reports a batch that was never filled as "failed" and exits with 1; the run of the other row exited with 0.
 #
 # ### 6 and 7. A loader that fills its queue, or restarts
 #
 # During a pause within an epoch (to validate or save), the `DataLoader` fills its queue; a clock that covers only the next few batches measures that queue.
 #
-# In [NVIDIA's commands](../docs/recipes.md#what-the-published-speeds-measured), `--num-examples 25600` sets the length of DALI's iterator: with eight GPUs, that means about six restarts in 100 timed iterations (according to NVIDIA's source code). For 6, the next cell times 3 batches after a pause, then 10 with an empty queue; for 7, epochs of 10 batches and one long epoch. A restart starts new processes with an empty queue; with `persistent_workers`, the processes stay, as DALI's threads do.
+# In [NVIDIA's commands](../docs/recipes.md#what-the-published-speeds-measured), `--num-examples 25600` means about six restarts of DALI in 100 timed iterations with eight GPUs. For 6, the next cell times 3 batches after a pause, then 10 with an empty queue; for 7, epochs of 10 batches and one long epoch. A restart starts new processes with an empty queue; with `persistent_workers`, the processes stay, as DALI's threads do.
 
 # %%
 from PIL import Image
@@ -330,7 +332,7 @@ show("7. restarts, persistent workers", persistent, without)
 # - on a GPU, cuDNN's fastest kernels and 16-bit gradients on the wire: `hvd.Compression.fp16`, or `fp16_compress_hook` in DDP's `register_comm_hook`;
 # - on a CPU, `torch.set_num_threads`: the cores divided by `hvd.local_size()`, or by torchrun's variable `LOCAL_WORLD_SIZE`.
 #
-# Rung 6 adds `torch.compile` ([is it slow?](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step); Horovod then overlaps nothing).
+# Rung 6 adds `torch.compile` ([is it slow?](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step); with it, Horovod no longer overlaps anything).
 #
 # Change `runs/train.py` before you open the first diff. **Predict** rung 5's speed-up over rung 4 as `guess`, then run all rungs in turns. (If your script uses none of these settings, the finished one runs instead. With fewer than two GPUs, each rung has one rank, and rung 2 is left out. Rung 6, always the finished script, needs a GPU and `compiled = True`, above.)
 
@@ -375,9 +377,9 @@ workshop.table(rows, ["rung", "MFU", "× row above"], "Share of the peak, and ra
 ladder.figure()
 
 # %% [markdown]
-# ## Where is the time going now?
+# ## What did each rung gain?
 #
-# Compare rungs in the right half of the figure: its ratios are taken turn by turn. The bars on the left, and the MFU, use medians of different turns and can mislead. If a rung's dots are far apart, something else ran: race again. With one rank on a CPU, rung 5 changes only the layout: expect little. On a CPU, nearly everything is *compute*, which `--trace` breaks down. A fast GPU also waits for *input* until rung 3. The MFU can fall although training gets faster: the peak is higher in 16 bits, but layers that only move bytes cannot use it.
+# Compare rungs in the right half of the figure: its ratios are taken turn by turn. The bars on the left, and the MFU, use medians of different turns and can mislead. If a rung's dots are far apart, something else was running: run the race again. On a CPU, nearly everything is *compute*, which `--trace` breaks down. On a fast GPU, rungs 1 and 2 also wait for *input*. The MFU can fall although training gets faster: the peak is higher in 16 bits, but layers that only move bytes cannot use it.
 #
 # ## Predict several ranks, then explain
 #
@@ -434,7 +436,7 @@ for _ in range(30):
         dist.barrier()
         seconds.extend(measure(lambda a=array: dist.all_reduce(a, group=group), 1, 1, wait))
 found["all_reduce"] = [[4 * n, statistics.median(s[1:])] for n, s in messages.items()]
-found["bytes"] = sum(weight.nbytes for weight in model.parameters())  # the gradients have as many
+found["bytes"] = sum(weight.nbytes for weight in model.parameters())  # the gradients'
 if rank == 0:
     print(json.dumps(found))
 del ddp, ways, options  # DDP keeps the process group open, too
@@ -524,7 +526,7 @@ both = [cause for name, cause in clear if name == "weak" and ("strong", cause) i
 print("Clear causes, in both measurements:", ", ".join(both) or "none")
 
 # %% [markdown]
-# *alone* times the number of ranks is the speed without losses. In strong scaling, even that is below the number of ranks, *n*, if 1/*n* of a batch takes more than 1/*n* of the time. The × of a cause is (*alone* + cause) / *alone*, on rank 0. On a CPU, your clock (one process, all cores) may be faster than all ranks. If the exchange is clearly shorter than α-β, the backward pass hid part of it. If it is clearly longer, and your line is within 20% at 26 MB, DDP's copies or slower computing add to it; `noop_hook`, as in notebook 03, separates them. Otherwise, you cannot tell. (The bars are medians over turns, the milliseconds medians of differences within turns. If they disagree, or one dot is far off, repeat from `bench.py` on.)
+# Without losses, *n* ranks would be *n* times as fast as *alone*. In strong scaling, even that is less than *n* times one rank's speed if 1/*n* of a batch takes more than 1/*n* of the time. The × of a cause is (*alone* + cause) / *alone*, on rank 0. Compare the exchange with α-β only if your line is within 20% at 26 MB, the size of DDP's buckets, and ignore differences smaller than its error there. If the exchange is clearly shorter, the backward pass hid part of it. If it is clearly longer, DDP's copies or slower compute add to it; `noop_hook`, as in notebook 03, separates them. (If bars and milliseconds disagree, or one dot is far off, repeat from `bench.py` on.)
 #
 # ## Predict GPUs you do not have
 #
@@ -542,7 +544,7 @@ print("Clear causes, in both measurements:", ", ".join(both) or "none")
 #
 # - **wires only**: alpha-beta with NCCL's constants, overlapped with the backward pass.
 # - **Amdahl's law**: a share of the work cannot be parallelised.
-# - **stragglers**: wires, plus varying step times. All wait for the slowest.
+# - **stragglers**: wires, plus step times that vary, so that all GPUs wait for the slowest.
 # - **communication**: no overlap, and only part of the bandwidth.
 #
 # The last three have one parameter each, fitted to fewer GPUs or to the DGX-1.
@@ -560,7 +562,7 @@ workshop.table(rows, ["published", "GPUs", *models], "Error of the predicted spe
 print(f"closest: {models[errors.argmin()]}; you expected {closest or '?'}")
 
 # %% [markdown]
-# Bandwidth and latency alone explain almost none of the V100s' loss. On the A100s, *perfect* misses the mixed-precision rows by 1.5 and 2.3%, *stragglers* by 5.1 and 6.7%. Over all eight rows, the last two models err by only 3 to 4% on average, although they blame different causes. Neither is plausible. With the same links, *communication* needs 6 to 7% of the bandwidth in mixed precision but 20 to 33% in FP32. With the same GPUs, *stragglers* needs step times that vary by 7 to 17% in mixed precision but only by 3 to 4% in FP32. A model can predict a speed without explaining it. Only controls and a trace show *why* a step takes longer.
+# Bandwidth and latency alone explain almost none of the V100s' loss. Over all eight rows, the last two models err by only 3 to 4% on average, although they blame different causes. Neither is plausible. With the same links, *communication* has to assume 6 to 7% of the bandwidth in mixed precision but 20 to 33% in FP32. With the same GPUs, *stragglers* has to assume step times that vary by 7 to 17% in mixed precision but only by 3 to 4% in FP32. A model can predict a speed without explaining it. Only controls and a trace show *why* a step takes longer.
 #
 # ## Decide
 #
@@ -597,7 +599,7 @@ print(f"lost: {lost:.1f} points; you predicted {guess or '?'}")
 # %% [markdown]
 # Up to about 8,192 images per step, almost no accuracy is lost. Beyond that, use strong scaling or a recipe for large batches.
 #
-# Below, *stragglers* and *communication* are each fitted to a DGX-1 (1 and 4 GPUs) and to DLPerf (up to 16 GPUs). (In DLPerf, over 100 Gbit/s, 16 V100s are 1.69 times as fast as 8 in mixed precision, 1.92 times in FP32. An H100's steps are shorter, so the same wire takes a larger share.) If the predictions disagree, measure first: rent two such hosts for an hour, and run `bench.py` on one, then on both (`torchrun --nnodes 2 …`). (It sends 4 bytes per gradient; the predictions assume 2.) Its causes say which model to trust: *stragglers* if most of the clear loss is waiting, *communication* if most of it is the exchange. Neither describes contention.
+# The last cell predicts the speed for your `network` and, for comparison, for hosts joined by a single link of 100 Gbit/s, as in DLPerf. *Stragglers* and *communication* are each fitted to a DGX-1 (1 and 4 GPUs) and to DLPerf (up to 16 GPUs). (There, 16 V100s are 1.69 times as fast as 8 in mixed precision, 1.92 times in FP32; the same wire takes a larger share of an H100's shorter steps.) If the predictions disagree, measure first: rent two such hosts for an hour, and run `bench.py` on one, then on both (`torchrun --nnodes 2 …`). Its causes say which model to trust: *stragglers* if most of the clear loss is waiting, *communication* if most of it is the exchange. Neither describes contention.
 #
 # ## Your decision
 #
@@ -637,7 +639,7 @@ workshop.progress()
 # %% [markdown]
 # ## Key takeaways
 #
-# - Warm up, wait, take total images over total seconds, take turns, and show the median and range.
+# - Warm up, wait, divide total images by total seconds, take turns, and show the median and range.
 # - A failed run is neither 0 nor yesterday's number.
 # - Tune one device before you buy a second. Measure controls before you blame the exchange.
 #

@@ -137,8 +137,8 @@ def test_ladder_records_the_turns_without_traced_steps(
     def finished(rung: str) -> Path:
         script = tmp_path / f"{rung}.py"
         traced = 0.5 if rung == "1_single" else 0.02  # seconds of the profiler's steps
-        # a turn has a lead of 4 steps and 3 that count; the last of three turns is slow
-        sleep = f"time.sleep({traced} if 2 <= step < 2 + 4 else 0.02 if step < 2 + 2 * 7 else 0.1)"
+        # a turn has a lead of 6 steps and 3 that count; the last of three turns is slow
+        sleep = f"time.sleep({traced} if 2 <= step < 2 + 4 else 0.02 if step < 2 + 2 * 9 else 0.1)"
         script.write_text(SCRIPT.replace("time.sleep(0.02)", sleep))
         return script
 

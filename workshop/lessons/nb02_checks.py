@@ -65,7 +65,7 @@ def check_photo(photos: Any) -> Callable[..., Any]:
 
 
 def at_most(part: float, whole: float) -> float:
-    """Return how many times as fast a step of `whole` ms can get if its `part` takes no time."""
+    """Return the speed-up of a step of `whole` ms if `part` ms of it took no time."""
     return whole / (whole - part)
 
 

@@ -117,7 +117,7 @@ def block_end(fused: bool) -> tuple[int, int]:
 
 
 SWAPPED = "The two numbers are swapped.", "Return (operations, bytes)."
-READ_TWICE = "Mean and variance are known only after all of the input was read: it is read again."
+READ_TWICE = "Mean and variance need the whole input, which is then read again to normalise it."
 MISTAKES: dict[Function, list[Mistake]] = {
     next_scale: [
         (lambda scale, good, finite, wait: next_scale(scale, good, finite, wait + 1),
