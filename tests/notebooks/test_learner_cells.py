@@ -318,7 +318,7 @@ LAMBDA = "...\n\nblock_end = lambda fused: (3, 1) if fused else (5, 3)"
         ("def accesses", ACCESSES.replace("8", "3"), "The batch norm reads too few arrays"),
         ("def accesses", ACCESSES.replace("[layer]", ""), "of type dict, not a number"),
         ("def block_end", "return (3, 1) if fused else (5, 3)", "✓ `block_end`"),
-        ("def block_end", "return (2, 1) if fused else (4, 3)", "it is read again"),
+        ("def block_end", "return (2, 1) if fused else (4, 3)", "is then read again"),
         ("def block_end", LAMBDA, "✓ `block_end`"),
     ],
 )
