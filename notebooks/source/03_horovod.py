@@ -102,7 +102,7 @@ slider
 # %% [markdown]
 # It takes `2 (n − 1)` steps. The other chunks travel at the same time: chunk `c` starts at rank `c`. In total, a rank sends `2 (n − 1) / n` times the size of the gradients: 153 MB with 4 ranks, 179 MB with 8. No algorithm can send less if the ranks themselves do the adding ([Patarasuk and Yuan, 2009](https://doi.org/10.1016/j.jpdc.2008.09.002)).
 #
-# **Your turn: write the ring**. In step `s` = 0, 1, …, `2n − 3`, rank `r` sends chunk `(r − s) % n` to the next rank and receives chunk `(r − s − 1) % n` from the one before. `dist.isend(tensor, rank)` and `dist.irecv(tensor, rank)`, which overwrites its tensor, return at once; call `wait()` on both before you touch a tensor. The chunks, `gradients.tensor_split(n)`, are views in a tuple: change them with `add_` and `copy_`.
+# **Your turn: write the ring**. In step `s` = 0, 1, …, `2n − 3`, rank `r` sends chunk `(r − s) % n` to the next rank and receives chunk `(r − s − 1) % n` from the one before. `dist.isend(tensor, rank)` and `dist.irecv(tensor, rank)`, which overwrites its tensor, return at once; call `wait()` on what they return before you touch a tensor. The chunks, `gradients.tensor_split(n)`, are views in a tuple: change them with `add_` and `copy_`.
 
 # %%
 import torch  # other processes run this cell: import here what it uses
@@ -181,18 +181,18 @@ if rung_ranks > 1:
 workshop.ladder.figure()
 
 # %% [markdown]
-# This is the **ladder**: speeds on the left; on the right, each speed-up over the rung before. Eight V100s reach an efficiency of 89% (published). If your whole range is below 1/*n*, *n* ranks are slower than one: [common on a CPU](../docs/troubleshooting.md#more-ranks-on-a-cpu-are-not-faster-too-many-threads), where one rank uses all cores.
+# This is the **ladder**: speeds on the left; on the right, each speed-up over the rung before. Eight V100s reach an efficiency of 89% (published). If your whole range is below 1/*n*, *n* ranks are slower than one: this is [common on a CPU](../docs/troubleshooting.md#more-ranks-on-a-cpu-are-not-faster-too-many-threads), where one rank uses all cores.
 #
-# Which part of a step grew most? (With one GPU, a clear difference is overhead.) If *n* ranks share a CPU's cores, each needs about *n* times as long to compute. If compute grew by more, messages and the library's threads may slow it down.
+# Which part of a step grew most? (With one GPU, a clear difference is overhead.) If *n* ranks share a CPU's cores, each needs about *n* times as long to compute. If compute grew by more than that, messages and the library's threads may slow it down.
 #
 # ## What goes wrong without each change?
 #
-# `leave_out.py` trains a small network on random images: with all changes, then without one of changes 2 to 5, then without all four, like the unchanged script. It prints how many *different* images were seen, how far the weights moved, and how much the ranks' weights differ. **Predict** which number reveals which omission.
+# `leave_out.py` trains a small network on random images: with all changes, then without each of changes 2 to 5 in turn, then without all four, like the unchanged script. It prints how many *different* images were seen, how far the weights moved, and how much the ranks' weights differ. **Predict** which number reveals which omission.
 #
 # **Your turn: write change 4** in two lines. With all changes, the weights differ by 0.
 
 # %%
-from torch import distributed as dist
+from torch import distributed as dist  # other processes run this cell, too
 
 
 def average(gradient):
@@ -281,7 +281,7 @@ dist.destroy_process_group()
 #
 # ## How long does a step wait for the exchange?
 #
-# A message takes a fixed **latency** α plus its bytes over the **bandwidth** β. DDP sends gradients in **buckets**. It sends a bucket as soon as it holds at least 25 MiB (26 MB), the first at 1 MiB. Horovod checks every millisecond and sends what is ready. Both begin *during* the backward pass; whatever is still being sent after it is exposed.
+# A message takes a fixed **latency** α plus its bytes over the **bandwidth** β. DDP sends gradients in **buckets**. It sends a bucket as soon as it holds at least 25 MiB (26 MB), the first at 1 MiB. Horovod checks every millisecond and sends what is ready. Both begin *during* the backward pass; whatever is still being sent when the pass ends is exposed.
 #
 # On the CPU, `overlap.py` times two all-reduces, Gloo's (PyTorch's library for CPUs) and yours, from 4 KiB to 32 MiB, then DDP's backward passes with exchange and without (`noop_hook`).
 
@@ -396,7 +396,8 @@ line = latency + per_byte * swept_bytes
 print(f"α is {1e6 * latency:.0f} µs, β {1e-9 / per_byte:.2f} GB/s (with your number of ranks)")
 off, slower = abs(line / seconds - 1)[large].max(), own / seconds
 print(f"From 4 MiB, the line misses Gloo's times by up to {off:.0%}")
-print(f"ring.py / Gloo: {slower[0]:.1f} at 4 KiB, {slower[-1]:.1f} at the largest size")
+print(f"ring.py / Gloo: {slower[0]:.1f} at 4 KiB, {slower[-1]:.1f} at the largest size", end=" ")
+print("(Gloo adds one part of a chunk while the next is on its way)")
 
 fig, axes = plt.subplots(figsize=(9, 3.6), layout="constrained")
 colour = workshop.MEANING["communication"]
@@ -444,12 +445,12 @@ for layer, nbytes, at, seconds in zip(layers, bucket_bytes, full, takes, strict=
     print(f"full after {1e3 * at:6.1f} ms; α + bytes / β: {1e3 * seconds:.1f} ms")
 alone = np.median(run["alone"])
 by_turn = np.subtract(run["together"], run["alone"])
-longer = np.median(by_turn)
+middle = np.argsort(by_turn)[len(by_turn) // 2]  # the turn with the median: its parts add up
+longer, (waiting, messages) = by_turn[middle], run["parts"][middle]
 least, most = 1e3 * by_turn.min(), 1e3 * by_turn.max()
-waiting, messages = np.median(run["parts"], axis=0)
 rests = 1e3 * (by_turn - np.sum(run["parts"], axis=1))  # of each turn
 rows = {
-    f"added to a backward pass by the exchange ({least:.0f} to {most:.0f})": longer,
+    f"added to a backward pass by the exchange, median turn ({least:.0f} to {most:.0f})": longer,
     "- rank 0 waits for the slowest rank": waiting,
     "- messages after that (what you predicted)": messages,
     f"- the rest ({rests.min():.0f} to {rests.max():.0f})": longer - waiting - messages,
@@ -465,7 +466,7 @@ if rests.min() > 0:
 session.note("exposed_ms", 1e3 * messages, "ms", "exposed exchange of a pass, without waiting")
 
 # %% [markdown]
-# Hidden messages share hardware with the computation (cores with Gloo, a few multiprocessors with NCCL) and can slow it down. If the range of the rest excludes 0, the pass itself got slower: by this, or by averaging and handing over the buckets. Your function ignores this and the wait for the slowest rank, and takes the times from the line, which can miss a single message by more than those it was fitted to.
+# Hidden messages share hardware with the computation (cores with Gloo, a few multiprocessors with NCCL) and can slow it down. If the whole range of the rest is above 0, the pass itself got slower, because of this or of averaging and handing over the buckets. Your function ignores the slower pass and the wait, and takes its times from the line, which is fitted to the shortest times of messages alone: after a pass, a message can take longer.
 #
 # ### The exchange in your script
 #
@@ -483,11 +484,13 @@ for library in dict.fromkeys([workshop.ladder.chosen_library(), "ddp"]):  # your
     )  # fmt: skip
     name = Path(report["script"]).name
     print(f"{name}, rank 0 of {ranks}, on the {'GPUs' if gpus > 1 else 'CPU'}:")
-    exposed = workshop.trace(file)["exchange"]
+    about = "exchange" if "communication_ms" in report else ""
+    exposed = workshop.trace(file, about=about)["exchange"]
     if reported := report.get("communication_ms"):
         print(f"{reported:7.1f} ms  communication that {name} reports")
     if exposed or library == "ddp":
-        print(f"{exposed:7.1f} ms  exposed exchange in its traced steps")
+        print(f"{exposed:7.1f} ms  exposed exchange in its traced steps", end=" ")
+        print("(tracing slows rank 0: it can wait less for the others)")
     else:
         print("Horovod's exchange is inside the update: add the range `exchange` to see it.")
 if gpus <= 1:
@@ -495,13 +498,13 @@ if gpus <= 1:
     print(f"{1e3 * transfer:7.1f} ms  for all gradients by α + bytes / β, with none hidden")
 
 # %% [markdown]
-# DDP's figure shows one step, the tables the mean of three, the script's number the mean of all timed ones. In the shaded parts, only the exchange runs. When the main thread is orange, it hands over a bucket or batch norm's statistics. The trace adds exposed moments before the last gradient (such as hand-overs), but leaves out the part of the last message during which DDP copies (yellow); the script counts all time after the last gradient.
+# DDP's figure shows one step, the tables show the mean of three, and the script reports the mean of all. When the main thread is orange, it hands over a bucket or batch norm's statistics. The trace adds exposed moments before the last gradient (such as hand-overs), but leaves out the last message while DDP copies (yellow); the script counts all time after that gradient.
 #
-# If, on a CPU, more is exposed than all gradients would take by α + bytes / β, [waiting for the other rank](../docs/troubleshooting.md#a-collective-times-out-although-every-rank-makes-it), busy cores and Horovod's copies can cause the rest.
+# If, on a CPU, more is exposed than α + bytes / β for all gradients, [waiting for the other rank](../docs/troubleshooting.md#a-collective-times-out-although-every-rank-makes-it), busy cores and Horovod's copies can cause the rest.
 #
 # ## What would eight GPUs lose?
 #
-# No run on several GPUs is recorded, so let your function predict one, with the link speeds that [NCCL 2.20 assumes](https://github.com/NVIDIA/nccl/tree/v2.20.5-1/src/graph) and the recorded step of an H100. Assume that backward takes two thirds of it, with buckets that fill as above. **Predict** with how many of the five links eight GPUs lose more than 5% of their speed.
+# No run on several GPUs is recorded, so let your function predict one, with the link speeds that [NCCL 2.20 assumes](https://github.com/NVIDIA/nccl/tree/v2.20.5-1/src/graph) and the recorded step of an H100. Assume that backward takes two thirds of it, with buckets that fill as above. **Predict** for how many of the five links eight GPUs lose more than 5% of their speed.
 
 # %%
 guess = None  # your number
