@@ -77,13 +77,13 @@ print(f"Waiting is {waiting:.0%} of a traced step. Without it: {1 / (1 - waiting
 # %% [markdown]
 # On a CPU, `waiting` is the time in which the loop loads images, so this is the headroom again: a rougher estimate, from three early steps, slowed by the profiler. On a GPU, it is all the time in which the GPU is idle, whatever it is waiting for: an upper bound. Without workers, the times of loading and computing add up: if the loader is *r* times as fast as the step, the headroom is about 1 + 1/*r*, or more if they slow each other down, for example by evicting each other's data from the caches.
 #
-# The headroom is the median of the ratios in the five turns, so it can differ from the ratio of the two speeds below it. If the ends of the range differ by a factor of 2 or more, something else was running: close it, and run the cell again. If your headroom is below about 1.1, leave the loader alone. **Otherwise**, set `WORKERS` to your number of cores and run the cell again; on a CPU, workers take cores from the step. If much headroom is left, [docs/troubleshooting.md](../docs/troubleshooting.md#the-gpu-waits-for-data-or-dali-is-not-faster) shows how to find the slow part.
+# The headroom is the median of the ratios in the five turns, so it can differ from the ratio of the two speeds below it. If the ends of the range differ by a factor of 2 or more, something else was running: close it, and run the cell again. If your headroom is below about 1.1, leave the loader alone. **Otherwise**, set `WORKERS` to your number of cores, but at most 12, and run the cell again (on a GPU, this can take a minute or more, because epochs are short); on a CPU, workers take cores from the step. If there is still a lot of headroom, [docs/troubleshooting.md](../docs/troubleshooting.md#the-gpu-waits-for-data-or-dali-is-not-faster) shows how to find the slow part.
 #
 # A **recorded H100** (batch 128, 12 workers, each run once) had headroom: rung 2 trained at 1,089 images/s with Pillow, rung 3 at 1,735 with DALI. DALI is not a perfect loader, so rung 2's headroom was at least about 1.6.
 #
 # ## A simulated V100: the cheap fixes first
 #
-# Without a GPU, your step is so slow that the loader hardly matters. So from here to your next rung, a **simulated V100** takes its place: it sleeps as long as a V100 takes at its published 1,443 images/s (the loop's overhead adds a little). If you have a GPU, it runs both passes of ResNet-50 in mixed precision instead.
+# Without a GPU, your step is so slow that the loader hardly matters. So from here to your next rung, a **simulated V100** takes its place: it sleeps for as long as a V100 would need for the batch at its published 1,443 images/s (the loop's overhead adds a little). If you have a GPU, it runs both passes of ResNet-50 in mixed precision instead.
 #
 # Before you replace a loader, configure it. Here is an ordinary one: `DataLoader` with Pillow, and your script's random crop. The loaders take **turns**, so a change in the machine's load affects all of them.
 
@@ -168,7 +168,7 @@ step(one)  # the first one is slow on a GPU
 
 # %% [markdown]
 # - `num_workers`: processes that decode *while* the device computes.
-# - `prefetch_factor`: batches that each worker prepares ahead. They absorb slow images, but do not speed up decoding.
+# - `prefetch_factor`: batches that each worker prepares ahead. A longer queue evens out slow images, but does not speed up decoding.
 # - `pin_memory=True`, with `non_blocking=True` in `.to(device)`: copies to the GPU from page-locked memory, without blocking the CPU.
 #
 # **Predict** the headroom of each row. Then add a row that could beat the last one; predict its headroom, too.
@@ -232,7 +232,7 @@ if DALI:
     print("labels", np.array(labels.as_array()).ravel())
 
 # %% [markdown]
-# Your labels start at 1. Images differ in size, so a DALI batch is a *list* of arrays. **Your turn:** write the next operator, which crops and resizes them to one size. `random_area=[0.37, 0.75]` and `random_aspect_ratio=[1, 1]` are nearly your script's crop: for 4:3 images, squares of 70 to 100% of the shorter side. (DALI's default is 8 to 100% of the area.) Python runs your function only **once**, when the graph is built, so a number that Python draws stays the same. Use DALI's random operators instead, as notebook 04 used `tf.random`.
+# Your labels start at 1. Images differ in size, so a DALI batch is a *list* of arrays. **Your turn:** write the next operator, which crops and resizes them to one size. `random_area=[0.37, 0.75]` and `random_aspect_ratio=[1, 1]` come close to your script's crop: for 4:3 images, squares of 70 to 100% of the shorter side. (DALI's default is 8 to 100% of the area.) Python runs your function only **once**, when the graph is built, so a number that Python draws stays the same. Use DALI's random operators instead, as notebook 04 used `tf.random`.
 
 
 # %%
@@ -425,7 +425,7 @@ if DALI:
 #
 # - Copy DALI's imports (also `DALIClassificationIterator`), and whatever else you use from this notebook, such as `only_crop` and `area`.
 # - `--data` is now the folder with the shards; count the classes in its `classes.txt`.
-# - The call to `photos` (name its result differently) also takes `batch_size`, `num_threads`, `seed` (the rank) and `device_id` (`None` on a CPU, the local rank on a GPU).
+# - The call to `photos` (give its result a different name) also takes `batch_size`, `num_threads`, `seed` (the rank) and `device_id` (`None` on a CPU, the local rank on a GPU).
 #
 # The next cell runs three small steps in two CPU processes. Watch the row *share the samples*: without `shard_id` and `num_shards` the script is just as fast, but every rank reads every image. A ○ means that this short run cannot tell. This run does not check pixels or order, so copy `photos` exactly as it was accepted.
 
@@ -452,10 +452,11 @@ workshop.ladder.figure("3_dali")
 for rung, report in found.items():
     rest = report["compute_ms"] + report.get("communication_ms", 0)
     waiting = report["input_ms"] / (report["input_ms"] + rest)
-    print(f"{rung}: input is {waiting:.1%} of a step: a headroom of {1 / (1 - waiting):.2f}")
+    print(f"{rung}: input is {waiting:.1%} of a step.", end=" ")
+    print(f"Without it: {1 / (1 - waiting):.2f} × the speed")
 
 # %% [markdown]
-# If DALI's headroom is below about 1.1, leave the input alone. If it is larger, give DALI more threads, or decode on the GPU. If the rungs differ clearly although neither has headroom, one loader takes more of the step's cores, or of its GPU, than the other.
+# If the ends of DALI's range over rung 2 differ by a factor of 2 or more, something else was running: run the cell again. If DALI's script would be less than about 1.1 times as fast without waiting for input, leave the input alone. If the factor is larger, give DALI more threads, or decode on the GPU. If the rungs differ clearly although neither waits, one loader takes more of the step's cores, or of its GPU, than the other. The time spent waiting does not show that; the headroom, measured with a cached batch, does.
 #
 # ## Key takeaways
 #
