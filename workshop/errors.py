@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from rn50lib.errors import UserError
-from workshop import catalogue
+from workshop import catalogue, session
 
 HINTS = {  # what a failed script printed, and what to do
     r"has no attribute 'synchronize'": "the optimizer has to be hvd.DistributedOptimizer(…)",
@@ -63,7 +63,10 @@ def _handler(
 ) -> list[str]:
     if isinstance(value, NameError):
         *_, (frame, _) = traceback.walk_tb(trace)
-        answers = {item.answer for item in catalogue.EXERCISES}
+        here = session.current()
+        answers = {
+            item.answer for item in catalogue.EXERCISES if here and item.notebook == here.number
+        }
         if frame.f_code.co_name != "<module>" or value.name not in answers:
             shell.showtraceback((kind, value, trace), tb_offset=tb_offset)
             return []

@@ -286,6 +286,8 @@ def race(
         count = 1 if rung == "1_single" else ranks
         if prepared := _prepare(rung, count, rung == own, flags, turns):
             runs[rung] = prepared
+    if not runs:  # the notebook has said that DALI is missing
+        return {}
     runners = [runner for runner, _ in runs.values()]
     together = _fit_in_memory(runners)
     for group in [runners] if together else [[runner] for runner in runners]:
@@ -407,7 +409,8 @@ def _text(path: Path) -> str:
 
 def _code(text: str) -> str:
     """Return a script's text without comments and docstrings, also if Python cannot parse it."""
-    return re.sub(r"#.*|(\"{3}|'{3})(?s:.*?)\1", "", text)
+    strings = r"""("(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')"""  # a # in one begins no comment
+    return re.sub(rf"#.*|(\"{{3}}|'{{3}})(?s:.*?)\1|{strings}", lambda m: m[2] or "", text)
 
 
 def _used(script: Path) -> set[str]:

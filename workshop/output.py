@@ -10,6 +10,7 @@ import base64
 import contextlib
 import io
 import math
+import numbers
 import os
 import statistics
 import uuid
@@ -174,14 +175,18 @@ def cell_text(value: Any) -> str:
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, int):
+    if isinstance(value, numbers.Integral):  # NumPy's, too
         return f"{value:,}"
-    if isinstance(value, float):
+    if isinstance(value, numbers.Real):
         size = abs(value)
         if size >= 1000:
             return f"{value:,.0f}"
         return f"{value:.1f}" if size >= 10 else f"{value:.3g}"
     return str(value)
+
+
+def is_fraction(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, numbers.Integral)
 
 
 def table_cells(rows: Sequence[Sequence[Any]]) -> list[list[str]]:
@@ -191,7 +196,7 @@ def table_cells(rows: Sequence[Sequence[Any]]) -> list[list[str]]:
     """
     texts = [[cell_text(value) for value in row] for row in rows]
     for i, column in enumerate(zip(*rows, strict=True)):
-        small = [row for row, v in enumerate(column) if isinstance(v, float) and abs(v) < 10]
+        small = [row for row, v in enumerate(column) if is_fraction(v) and abs(v) < 10]
         small = [row for row in small if "e" not in texts[row][i]]
         places = max((len(texts[row][i].partition(".")[2]) for row in small), default=0)
         for row in small:
@@ -206,7 +211,7 @@ def table_html(rows: Sequence[Sequence[Any]], columns: Sequence[str], caption: s
     kinds = []
     for i in range(len(columns)):
         values = [row[i] for row in rows if row[i] is not None]
-        numeric = bool(values) and all(isinstance(value, int | float) for value in values)
+        numeric = bool(values) and all(isinstance(value, numbers.Real) for value in values)
         kinds.append(' class="n"' if numeric else "")
 
     def line(tag: str, row: Sequence[str]) -> str:

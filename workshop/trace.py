@@ -170,7 +170,7 @@ def read(file: Path) -> Steps:
     main = marks[0].lane
     last = max(e.end for e in [*marks, *(e for e in events if e.cat in ON_GPU)])
     window = marks[0].begin, last
-    ops = {e.external: e.name for e in events if e.cat == "cpu_op"}
+    ops = {e.external: e.name for e in events if e.cat == "cpu_op" and e.external is not None}
     lanes: dict[Any, list[Event]] = defaultdict(list)
     for event in sorted(events, key=lambda e: (e.begin, -e.end)):  # what is inside comes later
         lanes[event.lane].append(event)

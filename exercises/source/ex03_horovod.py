@@ -202,7 +202,7 @@ def single(data, out):
 # %%
 from workshop.checks import recipes
 
-data = recipes.signs()
+data = recipes.signs(session.folder)
 single(data, data.parent)
 
 # %% [markdown]

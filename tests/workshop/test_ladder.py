@@ -120,6 +120,7 @@ def test_finished_scripts_have_no_known_mistake(script: Path) -> None:
     "line",
     [
         "torch.set_num_threads(1)",
+        "colour = '#112233'; torch.set_num_threads(1)",
         "fn.crop_mirror_normalize(output_layout='HWC')",
         "model.register_comm_hook(None, default_hooks.fp16_compress_hook)",
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 plt = pytest.importorskip("matplotlib.pyplot")
@@ -40,6 +41,8 @@ def test_ranges_show_the_median_above_the_end_of_its_bar() -> None:
 
 def test_the_small_numbers_of_a_column_have_equally_many_decimals() -> None:
     rows = [[3.0, 0.05, None, 0.0], [3.4, 2.0, 1, 1e-05], [9.996, 12.25, 1200, 0.5]]
+    assert output.table_html([[np.float32(3.1)], [np.int64(1200)]], ["x"]).count('"n"') == 3
+    rows[2][2], rows[1][0] = np.int64(1200), np.float32(3.4)
     assert output.table_cells(rows) == [
         ["3.0", "0.05", "–", "0"], ["3.4", "2.00", "1", "1e-05"], ["10.0", "12.2", "1,200", "0.5"],
     ]  # fmt: skip

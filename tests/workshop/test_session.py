@@ -195,6 +195,9 @@ def test_user_error_shows_as_one_line_in_a_notebook(monkeypatch):
     failed = shell.run_cell("%%bash -e\nexit 3  # and a long cell")
     assert lines == ["The command ended with status 3."]
     assert isinstance(failed.error_in_exec, subprocess.CalledProcessError)
+    lines.clear()
+    shell.run_cell("train")  # an answer's name, but not of this notebook
+    assert any("NameError" in line for line in lines)
 
 
 def test_quiet_stderr_discards_native_notes_and_restores_stderr(

@@ -34,13 +34,12 @@ MISSING = {  # a change: what is wrong without it, and what to do
 }  # fmt: skip
 
 
-def signs(folder: Path | None = None) -> Path:
+def signs(folder: Path) -> Path:
     """Write small images of two signs, a red disc and a yellow triangle; return the file.
 
-    It holds `images` (IMAGES, 3, SIDE, SIDE), float32 from 0 to 1, and `labels` (IMAGES,), and is
-    by default in a temporary folder.
+    It holds `images` (IMAGES, 3, SIDE, SIDE), float32 from 0 to 1, and `labels` (IMAGES,).
     """
-    path = (folder or Path(tempfile.mkdtemp(prefix="signs-"))) / "signs.npz"
+    path = folder / "signs.npz"
     draw = np.random.default_rng(0)
     labels = np.arange(IMAGES) % 2
     y, x = np.mgrid[:SIDE, :SIDE] / (SIDE - 1) - 0.5

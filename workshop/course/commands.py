@@ -141,6 +141,10 @@ def run_course(args: argparse.Namespace) -> int:
     lessons = catalogue.existing(paths.need_checkout()) if args.all else ()
     names = args.notebooks or [item.number for item in lessons]
     notebooks = [run.find_notebook(name) for name in names]
+    stems = [path.stem for path in notebooks]
+    if len({*stems}) < len(stems):
+        twice = max(stems, key=stems.count)
+        raise UserError(f"two of the notebooks are called {twice}: run them into two folders")
     jobs = [run.prepare(path, given, profile, args.time_limit) for path in notebooks]
     begin, now = time.monotonic(), datetime.now(timezone.utc)
     out = (args.out or paths.runs_home() / f"{now:%Y%m%dT%H%M%SZ}-course").absolute()

@@ -117,8 +117,9 @@ def write_chosen(file: str, chosen: Function, finished: Function, name: str) -> 
     else:
         text = cell_of(chosen)
     imports = [line for used, line in IMPORTED.items() if used in text]
-    head = "\n".join(["from __future__ import annotations", *imports])
-    Path(file).write_text(f"{head}\n\n\n{text.strip()}\n")
+    first = "from __future__ import annotations"
+    head = "\n".join([first, *imports])
+    Path(file).write_text(f"{head}\n\n\n{text.replace(first, '').strip()}\n")
 
 
 def lesson_check(*tasks: tuple[Any, ...], **special: Function) -> Callable[..., Function]:

@@ -86,7 +86,7 @@ SHARDS_HINT = "Take every `size`-th shard, then every `workers`-th of those."
 
 
 def check_stage(
-    yours: Function, decode_crop: Callable[[Any], Any], cores: int, batch_size: int
+    name: str, yours: Function, decode_crop: Callable[[Any], Any], cores: int, batch_size: int
 ) -> Function:
     """Return a learner's `parallel_map` or `prefetch` if it is right, else the finished one."""
 
@@ -98,10 +98,10 @@ def check_stage(
         """Return the same batches, two of them prepared ahead."""
         return parallel_map(records).prefetch(2)
 
-    finished = prefetch if yours.__name__ == "prefetch" else parallel_map
-    judge = functools.partial(judge_stage, yours, batch_size, cores)
+    finished = prefetch if name == "prefetch" else parallel_map
+    judge = functools.partial(judge_stage, yours, batch_size, cores, ahead=finished is prefetch)
     hint = "`map` takes num_parallel_calls; the dataset that `batch` returns has a `prefetch`."
-    return choose(finished.__name__, yours, finished, judge, hint)
+    return choose(name, yours, finished, judge, hint)
 
 
 def calls_of(dataset: Any, stage: str) -> list[int]:
@@ -116,14 +116,14 @@ def settings_of(dataset: Any, stage: str, name: str) -> list[Any]:
     return [value.numpy() if hasattr(value, "numpy") else value for value in found]
 
 
-def judge_stage(yours: Function, batch: int, cores: int = 2) -> None:
+def judge_stage(yours: Function, batch: int, cores: int, ahead: bool) -> None:
     import tensorflow as tf
 
     with tempfile.TemporaryDirectory() as folder:
         records = tf.data.TFRecordDataset(write_numbered_shards(Path(folder)))
         made = returned(yours(records))
         read = [np.ravel(labels).tolist() for _, labels in batches_of(made, SHARDS * EACH)]
-    last, ahead = type(made).__name__, yours.__name__ == "prefetch"
+    last = type(made).__name__
     queued = max(settings_of(made, "Prefetch", "_buffer_size"), default=0)
     whole = list(range(SHARDS * EACH))
     refuse(
@@ -365,7 +365,7 @@ check = lesson_check(
     (frame_record, RECORDS, FRAME_MISTAKES, FRAME_HINT),
     (read, in_folder(judge_read), FORMAT),
     (my_shards, judge_my_shards, SHARDS_HINT),
-    parallel_map=check_stage,
-    prefetch=check_stage,
+    parallel_map=functools.partial(check_stage, "parallel_map"),
+    prefetch=functools.partial(check_stage, "prefetch"),
     pipeline=check_pipeline,
 )

@@ -122,7 +122,7 @@ def copy_folder(folder: Path, to: Path) -> None:
 def in_copy(word: str, folder: Path, work: Path) -> str:
     """Return an argument with its path in the copy, or absolute if it leads elsewhere."""
     word = os.path.normpath(folder / word) if word.startswith(("..", "/")) else word
-    return re.sub(rf"{re.escape(str(folder))}(?=/|$)", str(work), word)
+    return re.sub(rf"(^|[=:,]){re.escape(str(folder))}(?=/|$)", rf"\1{work}", word)
 
 
 def choose_launcher(script: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -278,6 +279,14 @@ def test_refuses_before_anything_runs(rn50, notebook, tmp_path):
     assert status == 2
     assert err.strip() == "error: two.ipynb has no parameter 'epochs': it has profile"
     assert not out.exists()
+
+
+def test_two_notebooks_of_one_name_are_refused(rn50, notebook, tmp_path):
+    first = notebook("one", "1")
+    (tmp_path / "more").mkdir()
+    second = shutil.copy(first, tmp_path / "more")
+    status, _, err = rn50(tmp_path, "workshop", "run", first, second, "--out", tmp_path / "out")
+    assert status == 2 and "two of the notebooks are called one" in err
 
 
 @pytest.mark.parametrize(

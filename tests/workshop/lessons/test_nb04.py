@@ -230,10 +230,11 @@ def test_stage_that_is_right_passes(capsys):
         assert nb04.check(name, yours, numbered()["prepare"], 2, 16) is yours, capsys.readouterr()
         ours = nb04.check(name, stage(name, "None"), numbered()["prepare"], 2, 16)
         assert "not written yet" in capsys.readouterr().out
-        ours.__name__ = name
-        nb04.judge_stage(ours, 16)
+        nb04.judge_stage(ours, 16, 2, ahead=name == "prefetch")
     one = stage("parallel_map", MAPPED.replace("=2", "=1"))
-    nb04.judge_stage(one, 16, cores=1)
+    nb04.judge_stage(one, 16, 1, ahead=False)
+    unnamed = defined(f"own = lambda records: {MAPPED}.prefetch(2)", "own", **numbered())
+    assert nb04.check("prefetch", unnamed, numbered()["prepare"], 2, 16) is unnamed
 
 
 @pytest.mark.slow
@@ -262,7 +263,7 @@ def test_stage_that_is_right_passes(capsys):
 )  # fmt: skip
 def test_stage_that_is_wrong_gets_a_diagnosis(name: str, body: str, said: str):
     with pytest.raises(Wrong) as wrong:
-        nb04.judge_stage(stage(name, body), 16)
+        nb04.judge_stage(stage(name, body), 16, 2, ahead=name == "prefetch")
     assert said in f"{wrong.value.diagnosis} {wrong.value.remedy}"
 
 

@@ -156,6 +156,18 @@ def test_clock_that_needs_another_cell(
     assert_works(file)
 
 
+def test_clock_of_a_cell_with_a_future_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulate(monkeypatch)
+    file, cell = tmp_path / "clock.py", tmp_path / "cell.py"
+    first = "from __future__ import annotations\n\nimport time\n\n\n"
+    cell.write_text(first + inspect.getsource(nb08.measure))
+    own = runpy.run_path(str(cell))["measure"]
+    assert nb08.check("measure", own, str(file)) is own
+    assert_works(file)
+
+
 def weighted(size: Any, seconds: Any) -> Any:
     slope, start = np.polyfit(size, seconds, 1, w=1 / seconds)
     return start, 1 / slope

@@ -225,7 +225,8 @@ def test_sigterm_ends_the_script(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("word", "there"),
     [("/a/b/c.py", "/copy/c.py"), ("/a/b/../c.py", "/a/c.py"), ("../data", "/a/data"),
-     ("data", "data"), ("--out=/a/b/out", "--out=/copy/out")],
+     ("data", "data"), ("--out=/a/b/out", "--out=/copy/out"), ("/mnt/a/b/c", "/mnt/a/b/c"),
+     ("--data=/mnt/a/b", "--data=/mnt/a/b")],
 )  # fmt: skip
 def test_paths_lead_into_the_copy_or_out_of_the_folder(word: str, there: str) -> None:
     assert run.in_copy(word, Path("/a/b"), Path("/copy")) == there
