@@ -178,7 +178,7 @@ def cell_text(value: Any) -> str:
     if isinstance(value, numbers.Integral):  # NumPy's, too
         return f"{value:,}"
     if isinstance(value, numbers.Real):
-        size = abs(value)
+        size = abs(float(value))
         if size >= 1000:
             return f"{value:,.0f}"
         return f"{value:.1f}" if size >= 10 else f"{value:.3g}"
