@@ -90,6 +90,12 @@ if [ -z "${PYTHON:-}" ]; then
 fi
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
 rn50="$PYTHON -m rn50"
+if ! command -v rn50 >/dev/null && [ ! -x "$(dirname "$PYTHON")/rn50" ]; then # for shell cells of notebooks
+  mkdir -p "$OUT/bin"
+  printf '#!/bin/sh\nexec %s "$@"\n' "$rn50" >"$OUT/bin/rn50"
+  chmod +x "$OUT/bin/rn50"
+  export PATH="$PATH:$OUT/bin"
+fi
 bench="$rn50 benchmark -n 1 -e 2 -w 1 --no-val"
 size="-b 256 -i 30 --image-shape 224" peers="--rounds 5 --seconds 0.5" large="--batches 256" medium="--batches 64" small="--batches 1 16"
 dtypes="tf32 float32" half=float16 rungs="--batch-size 128 --workers 12" profile=gpu own="--dtype float16"

@@ -151,7 +151,7 @@ from rn50lib.data.tfrecord import masked_crc
 
 def frame_record(data):
     """Return the bytes of a record: the data with its length and the two checksums."""
-    return None  # your code: struct.pack, masked_crc
+    return None  # your code: struct.pack, masked_crc(bytes)
 
 
 # %%
@@ -194,8 +194,8 @@ print(f"The last record, {len(record):,} bytes, begins with {record[:12].hex(' '
 
 # %%
 def read(path):
-    """Yield the data of each record; raise ValueError if a checksum is wrong or bytes are missing."""
-    return None  # your code: struct.unpack, masked_crc
+    """Yield the data of each record; raise ValueError if a checksum is wrong, any error at a cut."""
+    return None  # your code: struct.unpack, masked_crc(bytes)
 
 
 # %%

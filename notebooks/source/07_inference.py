@@ -597,7 +597,8 @@ ideal = np.array([[list(ideal_latencies(arrivals / load, service)) for arrivals 
 slowed = [list(ideal_latencies(arrivals / 0.8, ms))
          for arrivals, ms in zip(sequences, own, strict=True)]  # fmt: skip
 low, middle, high = 0.8 * np.percentile(own, (0, 50, 100)) / service
-print(f"Nominal load 80%; real load {middle:.0%} ({low:.0%} to {high:.0%})")
+print(f"One request takes {service:.1f} ms. Nominal load 80%;", end=" ")
+print(f"real load {middle:.0%} ({low:.0%} to {high:.0%})")
 if abs(middle - 0.8) > 0.1 or high > 1:
     print("The machine became faster or slower: run this cell again.")
 means = ideal[0].mean(1)

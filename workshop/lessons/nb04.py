@@ -225,13 +225,13 @@ READERS = ((8, 1, 2), (8, 2, 2), (8, 2, 3), (12, 3, 2))
 def judge_my_shards(yours: Function) -> None:
     for count, size, workers in READERS:
         readers: dict[str, list[str]] = {f"shard {number}": [] for number in range(count)}
-        shares = [0] * size
+        shares = np.zeros((size, workers), int)
         for rank, worker in itertools.product(range(size), range(workers)):
             given = returned(yours(list(readers), rank, size, worker, workers))
             own = [given] if isinstance(given, str) else list(given)
             if not {*map(str, own)} <= {*readers}:
                 wrong(f"It returns {own!r}.", "Return a list of some of the shards.")
-            shares[rank] += len(own)
+            shares[rank, worker] += len(own)
             for shard in own:
                 readers[str(shard)].append(f"worker {worker} of rank {rank}")
         unread = [shard for shard, who in readers.items() if not who]
@@ -246,8 +246,11 @@ def judge_my_shards(yours: Function) -> None:
              "An equal share by `//` drops the rest: some readers take one shard more."),
             (unread, f"{case} {len(unread)} shards are not read.",
              "Use `size` for the ranks, `workers` for the workers."),
-            (max(shares) > min(shares) + 1, f"{case} the ranks read {shares} shards.",
+            (np.ptp(shares.sum(1)) > 1, f"{case} the ranks read {shares.sum(1).tolist()} shards.",
              "Split by rank first, then each share by worker."),
+            (np.ptp(shares, axis=1).max() > 1, f"{case} the workers of rank 0 read"
+             f" {shares[0].tolist()} shards.",
+             "Give each worker of a rank an equal part of that rank's share."),
         )  # fmt: skip
 
 

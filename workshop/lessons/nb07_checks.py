@@ -73,8 +73,8 @@ GAIN_MISTAKES: tuple[Mistake, ...] = (
     (lambda n, launches, kernels: launches / (n * kernels),
      "In a large batch, the graph would be slower than eager.",
      "Eager takes as long as its kernels if those take longer than the launches."),
-    (lambda n, launches, kernels: max(launches, kernels) / kernels, "The batch is missing.",
-     "`kernels` is the time of one image: a batch takes `batch` times as long."),
+    (lambda n, launches, kernels: max(launches, kernels) / kernels, "The batch has no effect.",
+     "A batch's kernels take `batch` times as long as one image's, its launches do not."),
     (lambda n, launches, kernels: 1 / graph_gain(n, launches, kernels),
      "This is the graph's time over eager's.", "Divide eager's time by the graph's."),
 )  # fmt: skip
@@ -139,7 +139,12 @@ TAKE_MISTAKES: tuple[Mistake, ...] = (
 def check_capture(own: Callable[..., Any], device: str) -> Callable[..., Any]:
     """Check a learner's `capture` on a small network, without a GPU with `stand_in`."""
     with contextlib.nullcontext() if device == "cuda" else stand_in() as gpu:
-        return choose("capture", own, capture, lambda: judge_capture(own, device, gpu))
+        chosen = choose("capture", own, capture, lambda: judge_capture(own, device, gpu))
+    if device == "cuda" and torch.cuda.current_stream() != torch.cuda.default_stream():
+        # PyTorch 2.11 leaves its allocator, and the current stream, in a capture that failed
+        print("A capture that failed blocks the next one. Change `capture`, restart the kernel, and"
+              " run the cells up to this one.")  # fmt: skip
+    return chosen
 
 
 # --- fold -----------------------------------------------------------------------------------------

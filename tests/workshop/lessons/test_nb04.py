@@ -161,6 +161,8 @@ def test_split_that_is_right_passes(body: str):
         ("return shards[rank::size][worker::workers][:1]", "shards are not read"),
         ("n = len(shards) // (size * workers); return shards[(rank * workers + worker) * n :][:n]",
          "2 shards are not read. An equal share by `//` drops the rest"),
+        ("return [s for i, s in enumerate(shards) if i % size == rank and i % workers == worker]",
+         "With 8 shards and 2 x 2 workers, the workers of rank 0 read [4, 0] shards"),
         ("return [shards[rank::size]]", "It returns [["),
     ],
 )  # fmt: skip
