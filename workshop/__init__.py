@@ -10,7 +10,7 @@ from workshop.checks.status import progress
 from workshop.checks.use import use
 from workshop.load_order import load_triton_first
 from workshop.observe import try_script
-from workshop.opening import course_map, start
+from workshop.opening import start
 from workshop.output import figure, log_ticks, quiet_stderr, ranges, spans, table
 from workshop.ratio import ratio
 from workshop.session import has
@@ -22,7 +22,6 @@ __all__ = [
     "FINDING",
     "MEANING",
     "check",
-    "course_map",
     "figure",
     "has",
     "hint",

@@ -1,4 +1,4 @@
-"""The course as data: its notebooks with their minutes, budgets and questions, and the exercises.
+"""The course as data: its notebooks with their minutes and budgets, and the exercises.
 
 A lesson exists if its master is in `notebooks/source`.
 """
@@ -22,36 +22,25 @@ from rn50lib.errors import UserError
 
 @dataclass(frozen=True)
 class Lesson:
-    """One notebook: a learner's minutes, the budget under profile ci, its topic and question."""
+    """One notebook, with a learner's minutes and the budget under profile ci."""
 
     number: str
     name: str  # of the file, without .ipynb
-    short: str  # for the line of links and the map
+    short: str  # for the line of links
     minutes: int
     ci_seconds: int
-    topic: str
-    question: str
 
 
 COURSE = (
-    Lesson("00", "00_start_here", "Start here", 30, 15,
-           "overview", "Why does training need so much computing power?"),
-    Lesson("01", "01_dataset_preparation", "Data", 60, 60,
-           "input", "How does a model read a million JPEGs?"),
-    Lesson("02", "02_single_gpu", "One GPU", 90, 90,
-           "compute", "What happens in a training step?"),
-    Lesson("03", "03_horovod", "Horovod and DDP", 120, 120,
-           "communication", "How do many workers train one model?"),
-    Lesson("04", "04_tfrecord", "TFRecord", 75, 60,
-           "input", "Can the input keep up?"),
-    Lesson("05", "05_dali", "DALI", 90, 90,
-           "input", "Who decodes the images?"),
-    Lesson("06", "06_mixed_precision", "Mixed precision", 100, 90,
-           "compute", "How few bits are enough?"),
-    Lesson("07", "07_inference", "Inference", 75, 90,
-           "latency", "How fast is one answer?"),
-    Lesson("08", "08_benchmark_and_scaling", "Scaling", 95, 90,
-           "everything", "How much faster are more GPUs?"),
+    Lesson("00", "00_start_here", "Start here", 30, 15),
+    Lesson("01", "01_dataset_preparation", "Data", 60, 60),
+    Lesson("02", "02_single_gpu", "One GPU", 90, 90),
+    Lesson("03", "03_horovod", "Horovod and DDP", 120, 120),
+    Lesson("04", "04_tfrecord", "TFRecord", 75, 60),
+    Lesson("05", "05_dali", "DALI", 90, 90),
+    Lesson("06", "06_mixed_precision", "Mixed precision", 100, 90),
+    Lesson("07", "07_inference", "Inference", 75, 90),
+    Lesson("08", "08_benchmark_and_scaling", "Scaling", 95, 90),
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""`start("02", profile)`: the first call of a notebook; and `course_map()`.
+"""`start("02", profile)`: the first call of a notebook.
 
 It shows the machine, chooses a profile with a reason, and makes sure that the data exists. An
 exercise notebook, `start("ex02", profile)`, shows its exercises instead; its data is made when a
@@ -19,7 +19,6 @@ from rn50lib.config import FLAGS
 from rn50lib.errors import UserError
 from workshop import catalogue, errors, expected, output, paths, session
 from workshop.checks import ask
-from workshop.course import build
 from workshop.session import Session
 
 
@@ -102,21 +101,3 @@ def show_machine(machine: hardware.Machine, profile: str, reason: str) -> None:
     if not machine.gpus:
         rows.append(["GPU", "none"])
     output.table([*rows, ["Profile", f"{profile}: {reason}"]], ["", "this machine"])
-
-
-def course_map() -> None:
-    """Show a table with a link to each notebook and its exercises."""
-    from IPython.display import display
-
-    root = paths.need_checkout()
-    files = {path.stem[:4]: f"{path.stem}.ipynb" for path in build.masters(root)}
-    rows = ["| notebook | topic | its question | your time | exercises |", "|---|---|---|--:|---|"]
-    for item in catalogue.existing(root):
-        more = ""
-        if exercises := catalogue.of_notebook(f"ex{item.number}"):
-            minutes = sum(one.minutes for one in exercises)
-            more = f"[ex{item.number}](../exercises/{files[f'ex{item.number}']}): {minutes} minutes"
-        link, time = f"[{item.number} {item.short}]({item.name}.ipynb)", f"{item.minutes} minutes"
-        rows.append(f"| {link} | {item.topic} | {item.question} | {time} | {more} |")
-    text = "\n".join(rows)
-    display({"text/markdown": text, "text/plain": text}, raw=True)

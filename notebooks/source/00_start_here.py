@@ -233,10 +233,21 @@ for count, rate in zip(gpus, (1442.6, 10263.2 / 8), strict=True):
 #
 # ## Where the course goes
 #
-# Below are the notebooks, followed by the speeds of published runs and of the course's script. On the H100, the first version waits for images: DALI alone takes it past one V100 in FP16. From notebook 02 on, the figure shows your machine's speeds instead. In a hurry? Take 00, 02, and 03 up to *What goes wrong without each change?* (half a day), then 05 and 06 (another half day).
+# | notebook | topic | its question | your time | exercises |
+# |---|---|---|--:|---|
+# | [00 Start here](00_start_here.ipynb) | overview | Why does training need so much computing power? | 30 minutes | |
+# | [01 Data](01_dataset_preparation.ipynb) | input | How does a model read a million JPEGs? | 60 minutes | [ex01](../exercises/ex01_records.ipynb): 36 minutes |
+# | [02 One GPU](02_single_gpu.ipynb) | compute | What happens in a training step? | 90 minutes | [ex02](../exercises/ex02_training.ipynb): 48 minutes |
+# | [03 Horovod and DDP](03_horovod.ipynb) | communication | How do many workers train one model? | 120 minutes | [ex03](../exercises/ex03_horovod.ipynb): 52 minutes |
+# | [04 TFRecord](04_tfrecord.ipynb) | input | Can the input keep up? | 75 minutes | [ex04](../exercises/ex04_tfrecord.ipynb): 43 minutes |
+# | [05 DALI](05_dali.ipynb) | input | Who decodes the images? | 90 minutes | [ex05](../exercises/ex05_dali.ipynb): 22 minutes |
+# | [06 Mixed precision](06_mixed_precision.ipynb) | compute | How few bits are enough? | 100 minutes | [ex06](../exercises/ex06_mixed_precision.ipynb): 40 minutes |
+# | [07 Inference](07_inference.ipynb) | latency | How fast is one answer? | 75 minutes | [ex07](../exercises/ex07_inference.ipynb): 32 minutes |
+# | [08 Scaling](08_benchmark_and_scaling.ipynb) | everything | How much faster are more GPUs? | 95 minutes | [ex08](../exercises/ex08_scaling.ipynb): 90 minutes |
+#
+# The next figure shows the speeds of published runs and of the course's script. On the H100, the first version waits for images: DALI alone takes it past one V100 in FP16. From notebook 02 on, the figure shows your machine's speeds instead. In a hurry? Take 00, 02, and 03 up to *What goes wrong without each change?* (half a day), then 05 and 06 (another half day).
 
 # %%
-workshop.course_map()
 workshop.ladder.figure()
 
 # %% [markdown]

@@ -11,7 +11,7 @@ from workshop.masters import Cell
 FRAMEWORKS = {"PIL", "horovod", "numpy", "nvidia", "onnxruntime", "tarfile", "tensorflow", "torch"}
 STARTS_SCRIPT = re.compile(r"^(?:[A-Z_]+=\S+ )*(?:torchrun|horovodrun|mpirun|python) .*\.py", re.M)
 MAGIC = re.compile(r"^[%!].*\n?", re.M)  # such as %%writefile
-DRAWS = {"figure", "ladder.figure", "trace", "show_step", "course_map"}
+DRAWS = {"figure", "ladder.figure", "trace", "show_step"}
 
 
 def content(cells: list[Cell]) -> dict[str, float]:

@@ -39,6 +39,7 @@ def test_minutes_of_notebooks_and_exercises(page: str) -> None:
 
 def test_names_and_minutes_are_those_of_the_first_cells(page: str, repository: Path) -> None:
     readme = (repository / "README.md").read_text(encoding="utf-8")
+    table = (repository / "notebooks" / "source" / "00_start_here.py").read_text("utf-8")
     lines = {row[0][:2]: row for row in rows(page, "timings")}
     for master in build.masters(repository):
         first = masters.read_master(master)[0]["source"]
@@ -48,11 +49,13 @@ def test_names_and_minutes_are_those_of_the_first_cells(page: str, repository: P
         name, learner, exercises, run = lines[number]
         if build.is_exercise(master):
             assert exercises == time, master
+            assert f"| [ex{number}](../exercises/{master.stem}.ipynb): {time} minutes |" in table
         else:
             cpu = cpu.replace("about a minute", "about 1 minute")
             assert (name, learner) == (f"{number} {title}", time)
             assert cpu.split()[:2] == ["about", run], master
             assert f"| {number} | [{title}](" in readme
+            assert re.search(rf"\| \[{number} .+\]\({master.stem}.ipynb\) \|.* {time} min", table)
 
 
 def test_readme_has_the_sums_of_hours(repository: Path) -> None:
