@@ -1,13 +1,10 @@
-"""Notebook 01: labels, a reader of RecordIO, the rate of several readers, and training speed."""
+"""Notebook 01: labels, a reader of RecordIO, the rate of several readers, and checksums."""
 
 from __future__ import annotations
 
 import io
-import json
 import numbers
-import statistics
 import struct
-import subprocess
 import threading
 import time
 from collections.abc import Sequence
@@ -20,7 +17,6 @@ import numpy as np
 from PIL import Image
 
 from workshop.checks.compare import Mistake, number, refuse, returned, wrong
-from workshop.errors import RunFailed
 from workshop.lessons.choice import Function, choose, lesson_check
 
 
@@ -228,33 +224,3 @@ check = lesson_check(
     (changed, [(records, records.sums) for records in DAMAGED], CHANGED_MISTAKES),
     __getitem__=check_item,
 )
-
-
-def training_speed(runs: Path, data: Path) -> float:
-    """Return images/s of the fastest run of notebook 00, or of its first command if none has any.
-
-    `runs` is the folder of all runs, `data` the data set of the command, which trains one epoch.
-    """
-    kept = runs / "lesson-01" / "one-epoch.json"
-    reports = [*(runs / "lesson-00").glob("run-*.json"), *kept.parent.glob(kept.name)]
-    speeds = [speed_of(report) for report in reports]
-    if not any(speeds):
-        print("No finished run of notebook 00 was found, so its network trains for an epoch first.")
-        command = "rn50 run --network tiny --image-shape 64 -n 1 -b 32 -e 1 --set crop_area=0.5"
-        to = ["--data-root", str(data), "--report", str(kept)]
-        try:
-            subprocess.run([*command.split(), *to], check=True, capture_output=True, text=True)
-        except subprocess.CalledProcessError as error:
-            raise RunFailed("The run in place of notebook 00's has failed.", error.stderr) from None
-        speeds = [speed_of(kept)]
-    return max(speeds)
-
-
-def speed_of(report: Path) -> float:
-    """Return the images/s of a run, 0 if its report is cut or has none: epochs of one step."""
-    try:
-        return statistics.harmonic_mean(
-            json.loads(report.read_text())["metrics"]["train.total_ips"]
-        )
-    except (KeyError, TypeError, ValueError):
-        return 0.0
