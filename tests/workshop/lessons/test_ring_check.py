@@ -23,7 +23,7 @@ EDITS = [
     ("chunks = gradients.tensor_split(size)",
      "chunks = gradients[: len(gradients) // size * size].chunk(size)", "equal chunks"),
     ("(rank + 1) % size", "rank + 1", "one that does not exist"),
-    ("chunks[(rank - step - 1) % size]", "chunks[(rank - step) % size]", "the chunk that it sends"),
+    ("chunks[(rank - step - 1) % size]", "chunks[(rank - step) % size]", "(rank - s - 1) % size"),
     ("        sending.wait()\n", "", "you do not wait for `isend`"),
     ("        sending.wait()\n        receiving.wait()\n", "", "before it has arrived"),
     ("    rank, size", "    raise ValueError('mine')\n    rank, size", "ValueError: mine"),
@@ -98,7 +98,7 @@ def test_untouched_ring_is_not_attempted(tmp_path: Path, capsys) -> None:
     [  # of three ranks, which begin with 1, 16 and 256 in every element
         ([[1] * 3, [16] * 3, [256] * 3], 4, "`gradients` has not changed"),
         ([[91] * 3] * 3, 4, "The result is the mean"),
-        (nb03.sums_of_sent(3, 6).tolist(), 8, "adds what arrives to the chunk that it sends"),
+        ([[272, 256, 257], [17, 257, 1], [16, 272, 17]], 4, "110 instead of 111"),
         ([[1, 16, 256]] * 3, 4, "element 0 is 1 instead of 273.* 1 instead of 111"),
         ([[273, 274, 529], [546, 273, 273], [273, 289, 273]], 4, "112 instead of 111"),
         ([[273, 16, 257], [17, 273, 256], [1, 272, 273]], 4, "On rank 0, element 1 is 16"),
