@@ -5,6 +5,7 @@ The output appears line by line while the program works; an unexpected failure i
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shlex
@@ -125,11 +126,13 @@ def run(
         if process.poll() is None:
             lifetime.stop(process, GRACE_S)
     if ended:
-        raise failure(
-            shown.split(" -")[0], ended, [line for line in lines if FROM_RANK.match(line)] or lines
-        )
+        raise failure(shown.split(" -")[0], ended, lines)
 
 
 def failure(name: str, status: int, lines: Sequence[str]) -> RunFailed:
-    """Return the error for a program that failed, with the last lines that it printed."""
+    """Return the error for a program that failed, with the last lines that its ranks printed."""
+    lines = [re.sub(HOROVODRUN_MARK, r"\1 ", line) for line in lines if not NOISE.match(line)]
+    # the launcher's own lines follow, unless it failed itself
+    own = list(itertools.takewhile(lambda line: "distributed/elastic" not in line, lines))
+    lines = [line for line in own if FROM_RANK.match(line)] or own or lines
     return RunFailed(f"{name} ended with exit status {status}; it said:", "\n".join(lines[-12:]))

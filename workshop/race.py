@@ -7,7 +7,6 @@ every millisecond, which takes a tenth of a core from each, so they are stopped 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import signal
@@ -91,10 +90,7 @@ class Runner:
         status = self.process.poll()
         if status:
             lines = self.log(folder).read_text(errors="replace").splitlines()
-            lines = [line for line in lines if not programs.NOISE.match(line)]
-            # torchrun's own lines follow, unless it failed itself
-            own = itertools.takewhile(lambda line: "distributed/elastic" not in line, lines)
-            raise programs.failure(self.name, status, list(own) or lines)
+            raise programs.failure(self.name, status, lines)
         return status == 0
 
 
