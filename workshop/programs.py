@@ -11,14 +11,13 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from html import escape
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rn50 import launch
 from rn50lib import hardware, lifetime
 from rn50lib.errors import UserError
-from workshop import output
 from workshop.errors import RunFailed
 
 KEPT_LINES = 80
@@ -99,15 +98,8 @@ def run(
         RunFailed: The exit status is not 0.
     """
     shown = shown or shlex.join(["python", *words]).replace("python -m rn50 ", "rn50 ")
-    lines: list[str] = []
-    slot = output.Slot()
-
-    def show() -> None:
-        html = f"<b>$ {escape(shown)}</b>\n{escape(chr(10).join(lines))}"
-        html = f'<pre style="white-space:pre-wrap;background:none">{html}</pre>'
-        slot.html(html, "\n".join([f"$ {shown}", *lines]))
-
-    show()
+    print(f"$ {shown}", flush=True)
+    lines: deque[str] = deque(maxlen=KEPT_LINES)
     process = subprocess.Popen(
         [sys.executable, *words],
         cwd=folder,
@@ -119,8 +111,9 @@ def run(
     try:
         for line in process.stdout or ():
             text = re.sub(HOROVODRUN_MARK, r"\1 ", line.decode("utf-8", "replace").rstrip("\n"))
-            lines = [*lines, *([] if NOISE.match(text) else [text])][-KEPT_LINES:]
-            show()
+            if not NOISE.match(text):
+                print(text, flush=True)
+                lines.append(text)
         ended = process.wait()
     finally:  # also when the cell is interrupted: the program ends its own workers
         if process.poll() is None:
@@ -129,7 +122,7 @@ def run(
         raise failure(shown.split(" -")[0], ended, lines)
 
 
-def failure(name: str, status: int, lines: Sequence[str]) -> RunFailed:
+def failure(name: str, status: int, lines: Iterable[str]) -> RunFailed:
     """Return the error for a program that failed, with the last lines that its ranks printed."""
     lines = [re.sub(HOROVODRUN_MARK, r"\1 ", line) for line in lines if not NOISE.match(line)]
     # the launcher's own lines follow, unless it failed itself
