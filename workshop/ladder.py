@@ -252,7 +252,9 @@ def climb(
     if prepared is None:
         return {}
     runner, report = prepared
-    programs.run_script(runner.script, *runner.flags, np=ranks, launcher=runner.launcher, env=env)
+    path = runner.script
+    words, shown, threads = programs.command(path.name, runner.flags, ranks, runner.launcher)
+    programs.run(words, path.parent, shown, threads | dict(env or {}))
     return _report(runner, report)
 
 

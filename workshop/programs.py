@@ -13,7 +13,6 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
 from rn50 import launch
 from rn50lib import hardware, lifetime
@@ -31,31 +30,14 @@ MAX_RANKS, RANKS_PER_CORE = 64, 4
 LAUNCHERS = ("horovodrun", "torchrun")
 
 
-def run_script(
-    script: str | os.PathLike, *arguments: object, np: int = 1, launcher: str = "horovodrun",
-    env: Mapping[str, str] | None = None,
-) -> None:  # fmt: skip
-    """Run your own script on `np` ranks and show what it prints.
-
-    The launcher is `horovodrun` or `torchrun`, whichever the script is written for. A single rank
-    needs no `horovodrun`, so Python itself starts it. The ranks share this machine's cores, and
-    the script runs in its own folder.
-
-    Raises:
-        RunFailed: The exit status is not 0.
-        UserError: The launcher is unknown, or the machine is too small for the ranks.
-    """
-    path = Path(script).resolve()
-    words, shown, threads = command(path.name, arguments, np, launcher)
-    run(words, path.parent, shown, threads | dict(env or {}))
-
-
 def command(
     script: str, arguments: Sequence[object], np: int, launcher: str
 ) -> tuple[list[str], str, dict[str, str]]:
     """Return Python's arguments that start a script on `np` ranks, the line to show, and variables.
 
-    The variables are `thread_limits`.
+    The launcher is `horovodrun` or `torchrun`, whichever the script is written for. A single rank
+    needs no `horovodrun`, so Python itself starts it. The variables are `thread_limits`.
+
     Raises UserError for an unknown launcher, or if the machine is too small for the ranks.
     """
     worker = [sys.executable, script, *map(str, arguments)]
