@@ -469,6 +469,8 @@ for n in [large] if on_gpu else [small, large]:
     gain = np.subtract(rows[-2][1:], rows[-1][1:])
     print(f"Batch {n} (you predicted {guess}): {other} saves {sum(gain):.1f} ms,", end=" ")
     print(f"{gain[0]:.1f} of them in convolutions")
+    if sum(gain) < 0 and workshop.ratio(results["folded", n] / results[other, n]).median > 1:
+        print(f"But {other} won the race: the machine was disturbed, so run this cell again.")
     if not on_gpu:
         events = json.loads(Path("trace.json").read_text())["traceEvents"]
         names = [event["name"] for event in events]
