@@ -118,7 +118,7 @@ def script_error(log: str, script: Path) -> tuple[str, str]:
     lines = [line.strip() for line in log.strip().splitlines()]
     place = ""
     for line, text in zip(lines, lines[1:], strict=False):
-        if found := re.search(rf'{re.escape(script.name)}", line (\d+), in (.+)', line):
-            place = f"In {found[2]}, line {found[1]} of the cell: `{text}`."
+        if found := re.search(rf'{re.escape(script.name)}", (line \d+.*)', line):
+            place = f"See {found[1]}: `{text}`."
     errors = [line for line in lines if re.match(r"(?!Hint)[\w.]+(: |$)", line)]
     return (errors or lines or ["it failed"])[-1], place

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import ast
+import os
 import random
 import re
+import subprocess
+import sys
 import tempfile
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,14 @@ import torch
 from PIL import Image
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import Dataset
 
+from rn50 import launch
 from workshop import ladder
-from workshop.checks.alone import undefined
-from workshop.checks.compare import NO_RETURN, Mistake, Wrong, refuse, returned, whole, wrong
+from workshop.checks import recipes
+from workshop.checks.compare import ENDLESS, Mistake, Wrong, refuse, returned, whole, wrong
 from workshop.checks.engine import message
 from workshop.checks.ramps import boxes, ramps
-from workshop.lessons.choice import choose, lesson_check, sentence
+from workshop.lessons.choice import choose, in_folder, lesson_check, sentence
 
 WIDTH, HEIGHT, SIZE, BLUE = 240, 160, 32, 200  # of the known images, and of the crops
 CROPS = 40  # so many that sides of right ones are close to 0.7 and to 1.0, too
@@ -31,12 +32,38 @@ FILES = ("left/a", "left/b", "right/a", "stop/a", "stop/b")  # of known images
 GREY, SQUARE = 3, 4  # some photos are grey, and some have no room to the right
 STRIPE = 16  # pixels
 STEP_LR = 0.1
-PARTS = re.compile(r"record_function\('(forward|backward|update)'")  # blocks of train.py
-MODES = re.compile(r"\.(zero_grad|eval|train)\(")  # calls that may be outside of those blocks
-CALLS = {".backward(": "backward", "optimizer.step(": "update"}  # that belong in those blocks
 PLACE = "Draw left up to the width minus the side, and top up to the height minus the side."
-UNKNOWN = "It does not know your notebook's names: write the lines, or import the name."
-INDENT = "Indent `def __getitem__` by 4 spaces, its lines by 8, and those of your step by 16."
+LIMIT_S = 120  # of train.py and the finished script
+# ResNet-50 turns rounding into differences of up to 80% in its gradients, this network does not
+RUN = """
+import json, os, runpy, sys
+import torch
+from torch import nn
+from rn50lib.torch import model
+
+model.ResNet = lambda _: nn.Sequential(nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(192, 3))
+_, folder, *scripts = sys.argv
+flags = "--image-size 8 --batch-size 4 --steps 3 --warm-up 0 --workers 0 --lr 1".split()
+results = []
+for name, script in zip(("finished", "own"), scripts):
+    weights, report = f"{folder}/{name}.pt", f"{folder}/{name}.json"
+    sys.argv = [script, *flags, "--data", folder, "--save", weights, "--report", report]
+    runpy.run_path(script, run_name="__main__")
+    if not (os.path.exists(weights) and os.path.exists(report)):
+        sys.exit("it ended without report and weights")
+    loss = torch.tensor(json.load(open(report))["loss"])
+    results.append(torch.load(weights) | {"loss": loss})
+if results[0].keys() != results[1].keys():
+    sys.exit("it trains a different network")
+torch.save(results, f"{folder}/results")
+"""
+HINTS = {  # for errors of train.py
+    "Indent|Syntax|Tab": "Indent `def __getitem__` by 4 spaces, its lines by 8, your step by 16.",
+    "NameError|Unbound": "Write or import what your notebook defines, and call your loss `loss`.",
+    "NoneType": "Paste the lines below `def`, in `__getitem__` with `return`; step() returns None.",
+    "mat1|mean should|4D|Byte|tuple": "`__getitem__` returns 3 x size x size floats, and a number.",
+    "it (ended|failed)|'loss'": "Leave the end of `main` as it was, and write no `return` there.",
+}
 
 
 def photo(self: Any, i: int) -> tuple[torch.Tensor, int]:
@@ -303,118 +330,62 @@ check = lesson_check(
 
 
 def check_script(script: Path) -> str:
-    """Check the parts that a learner has pasted into train.py; print what is wrong.
+    """Compare three steps of the learner's train.py with the finished script's; print the result.
 
-    Return "" if they are wrong, so that the finished script runs, else "1_single". A script that
+    Return "" if they differ, so that the finished script runs, else "1_single". A script that
     still has gaps, or is past rung 1, is left to `ladder.script`.
     """
-    try:
-        if ladder.has_gaps(script):
-            print(f"○ train.py still has lines `{ladder.GAP}`: fill all four, and save the file.")
-        elif not ladder.is_rung_1(script):
-            print("○ train.py is past this notebook, so it is not checked here.")
-        else:
-            print(judge_script(script))
-        return "1_single"
-    except Wrong as error:
-        print(f"✗ train.py: {error.diagnosis} {error.remedy}")
-    except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [frame.lineno for frame in frames if frame.filename == str(script)]
-        place = f" (line {lines[-1]})" if lines else ""
-        hint = f" {UNKNOWN}" if type(error) is NameError else ""
-        print(f"✗ train.py{place} ended with {sentence(message(error))}{hint}")
-    print("Until it is right, the finished script is used.")
-    return ""
+    if ladder.has_gaps(script):
+        print(f"○ train.py still has lines `{ladder.GAP}`: fill all four, and save the file.")
+    elif not ladder.is_rung_1(script):
+        print("○ train.py is past this notebook, so it is not checked here.")
+    else:
+        try:
+            judge_script(script)
+        except Wrong as error:
+            print(f"✗ train.py: {error.diagnosis} {error.remedy}".rstrip())
+            print("Until it is right, the finished script is used.")
+            return ""
+        print("✓ train.py: three steps of a small network end as the finished script's do.")
+    return "1_single"
 
 
-def judge_script(script: Path) -> str:
-    """Return a line about a script that is right, or that cannot be checked."""
-    try:
-        tree = ast.parse(script.read_bytes())
-    except SyntaxError as error:
-        wrong(f"Line {error.lineno}: {error.msg}.", INDENT)
-    names: dict[str, Any] = {"__name__": "train", "device": torch.device("cpu")}
-    try:
-        exec(compile(tree, str(script), "exec"), names)  # `main` runs only as a script
-    except SystemExit:  # argparse's, which reads the notebook's own arguments
-        return "○ train.py: it exits outside of `main`, so it is not checked here."
-    photos = [it for it in names.values() if isinstance(it, type) and issubclass(it, Dataset)
-              and it.__module__ == "train"]  # fmt: skip
-    if len(photos) != 1 or "main" not in names:
-        return "○ train.py: it has no `main`, or not exactly one data set: not checked here."
-    nodes = list(ast.walk(tree))
-    functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
-    pasted = [node.name for outer in functions for node in ast.walk(outer)
-              if node in functions and node is not outer and (
-                  node.name == outer.name == "__getitem__" or node.name == "training_step")
-              ]  # fmt: skip
-    refuse((pasted, f"`def {''.join(pasted[:1])}` is inside another function.",
-            "Replace the gap with the lines below your `def`."))  # fmt: skip
-    try:
-        judge_photos(photos[0])
-    except Wrong as error:
-        refuse((error.diagnosis == NO_RETURN, "`__getitem__` returns nothing.",
-                f"Its last line must be a `return`. {INDENT}"))  # fmt: skip
-        raise
-    unknown = undefined(script.read_text())
-    refuse(
-        (unknown == "loss", "No line sets `loss`, which `main` prints at the end.",
-         "Call your loss `loss`."),
-        (unknown, f"`main` uses `{unknown}`, which is not in train.py.", UNKNOWN),
-    )  # fmt: skip
-    try:
-        judge_step(step_of(tree, names, script))
-    except Wrong as error:
-        refuse((error.diagnosis == NO_RETURN, "`loss` is None after your step.",
-                "backward() and step() return nothing."))  # fmt: skip
-        raise
-    except NameError as error:
-        name = str(error).split("'")[1]
-        if name not in names["main"].__code__.co_varnames:
-            raise
-        return f"○ train.py: your crops are right. Your step uses `{name}` of `main`: not checked."
-    return "✓ train.py: your crops and your step compute what the reference does."
+@in_folder
+def judge_script(script: Path, folder: Path) -> None:
+    """Raise Wrong unless three steps on plain images end as those of the finished script.
 
-
-def step_of(tree: ast.Module, names: dict[str, Any], script: Path) -> Callable[..., Any]:
-    """Return the lines of the blocks forward, backward and update as one function.
-
-    Lines such as `optimizer.zero_grad()` outside of the blocks, but in the body of the innermost
-    loop around them, belong to the step, too.
+    All crops of a plain image are the same, so it does not matter how they are drawn.
     """
-    nodes = list(ast.walk(tree))
-    blocks = [node for node in nodes if isinstance(node, ast.With) and PARTS.search(head(node))]
-    lines = [line for block in sorted(blocks, key=lambda it: it.lineno) for line in block.body]
-    inside = {node for line in lines for node in ast.walk(line)}
-    loops = [node for node in nodes if isinstance(node, ast.For | ast.While)
-             and not set(blocks).isdisjoint(ast.walk(node))]  # fmt: skip
-    loop = max(loops, key=lambda it: it.lineno, default=tree)
-    modes = [node for node in ast.walk(loop) if isinstance(node, ast.Expr) and node not in inside
-             and MODES.search(ast.unparse(node))]  # fmt: skip
-    own, all_lines = "\n".join(map(ast.unparse, lines)), ast.unparse(tree)
-    backward = re.search(r"(\w*)\.backward\(", own)
-    outside = [call for call in CALLS if call in all_lines and call not in own]
-    misplaced = [
-        f"`{call})` is not in the block `{part}`." for call, part in CALLS.items() if call in own
-        and not any(call in ast.unparse(it) for it in blocks if part in PARTS.findall(head(it)))
-    ]  # fmt: skip
+    for i, colour in enumerate(np.random.default_rng(0).integers(256, size=(12, 3)).tolist()):
+        file = folder / "train" / "abc"[i % 3] / f"{i}.jpg"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        image = Image.new("RGB", (40 + i, 46), tuple(colour))
+        image.convert("L" if i == GREY else "RGB").save(file, quality=100)
+    words = [sys.executable, "-c", RUN, str(folder), str(ladder.finished("1_single")), str(script)]
+    env = launch.with_library(dict(os.environ)) | {"CUDA_VISIBLE_DEVICES": ""}
+    try:
+        done = subprocess.run(
+            words, cwd=script.parent, env=env, stdin=subprocess.DEVNULL, capture_output=True,
+            text=True, errors="replace", timeout=LIMIT_S,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        wrong(f"it was stopped after {LIMIT_S} s.", ENDLESS)
+    if not (folder / "results").exists():
+        error, place = recipes.script_error(done.stderr, script)
+        hints = [hint for names, hint in HINTS.items() if re.search(names, error)]
+        wrong(sentence(error), " ".join(filter(None, [place, *hints])))
+    right, own = torch.load(folder / "results")
+    seen = int(own["0.num_batches_tracked"])
+    differ = [name for name in right
+              if not torch.allclose(own[name], right[name], rtol=1e-4, atol=1e-6)]  # fmt: skip
     refuse(
-        (not lines, "The blocks forward, backward and update are missing.",
-         "Keep `with record_function(...)`, and put your lines inside."),
-        (any(isinstance(node, ast.Return) for node in inside),
-         "A `return` ends `main` after one step.", "Leave it out: `main` reads `loss`."),
-        (outside, f"`{''.join(outside[:1])})` is outside of `with record_function(...)`.", INDENT),
-        (not backward, "Nothing computes gradients.", "Call backward() of your loss."),
-        (misplaced, "".join(misplaced[:1]), "The trace times each block: move the line there."),
+        (seen != 3, f"three steps update batch norm's averages {seen} times.",
+         "Call model(images) once in each step, without model.eval()."),
+        ("0.running_mean" in differ, "its pixels differ from the finished script's.",
+         "Paste the lines of your `__getitem__` again."),
+        (not own["0.bias"].any(), "its weights never change.",
+         "Call backward() and then optimizer.step(), with no zero_grad() between the two."),
+        (differ, f"after three steps, its loss or weights differ: the loss is {own['loss']:.4f},"
+         f" the finished script's {right['loss']:.4f}.", "Call zero_grad(),"
+         " backward() and step() once in each step, and paste the label's line again."),
     )  # fmt: skip
-    loss = (backward and backward[1]) or "loss"
-    code = ast.parse("def step(model, optimizer, images, labels):\n"
-                     f"    return getattr({loss}, 'detach', lambda: {loss})()")  # fmt: skip
-    code.body[0].body[:0] = [*modes, *lines]  # type: ignore[attr-defined]
-    exec(compile(code, str(script), "exec"), names)
-    return names["step"]
-
-
-def head(node: ast.With) -> str:
-    return ", ".join(map(ast.unparse, node.items))
