@@ -361,12 +361,12 @@ def judge_script(script: Path, folder: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         image = Image.new("RGB", (40 + i, 46), tuple(colour))
         image.convert("L" if i == GREY else "RGB").save(file, quality=100)
-    words = [sys.executable, "-c", RUN, str(folder), str(ladder.finished("1_single")), str(script)]
+    words = map(str, [folder, ladder.finished("1_single"), script.resolve()])
     env = launch.with_library(dict(os.environ)) | {"CUDA_VISIBLE_DEVICES": ""}
     try:
         done = subprocess.run(
-            words, cwd=script.parent, env=env, stdin=subprocess.DEVNULL, capture_output=True,
-            text=True, errors="replace", timeout=LIMIT_S,
+            [sys.executable, "-c", RUN, *words], cwd=script.parent, env=env, timeout=LIMIT_S,
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         wrong(f"it was stopped after {LIMIT_S} s.", ENDLESS)
