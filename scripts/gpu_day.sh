@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs what needs a GPU, in parts of a few minutes: for a machine lent for a quarter of an hour.
 #
-#   sh scripts/gpu_day.sh                      runs every part: speed compile kernels traces notebooks ladder input recipe
+#   sh scripts/gpu_day.sh                      runs every part: speed compile kernels variants traces notebooks ladder input recipe
 #   sh scripts/gpu_day.sh speed notebooks 07   runs these parts; of the notebooks only 07
 #   WHEELS=wheels sh scripts/gpu_day.sh        sets up without a network (docs/platforms.md)
 #   PYTHON=.venv/bin/python sh scripts/gpu_day.sh     uses an environment that has the project
@@ -26,12 +26,12 @@ parts= numbers=
 for word in "$@"; do
   case $word in
   [0-9]*) numbers="$numbers $word" ;;
-  speed | compile | kernels | traces | notebooks | ladder | input | recipe) parts="$parts $word" ;;
+  speed | compile | kernels | variants | traces | notebooks | ladder | input | recipe) parts="$parts $word" ;;
   *) echo "gpu_day.sh: $word is not a part: see the head of the script" >&2; exit 2 ;;
   esac
 done
 [ -z "$numbers" ] || case $parts in *notebooks*) ;; *) parts="$parts notebooks" ;; esac
-: "${parts:=speed compile kernels traces notebooks ladder input recipe}"
+: "${parts:=speed compile kernels variants traces notebooks ladder input recipe}"
 : "${numbers:=00 01 02 03 04 05 06 07 08}"
 
 # a step ends with this script, also if that is killed: `timeout` has its own process group
@@ -118,7 +118,7 @@ compare() { # compare NAME SECONDS ARGUMENTS...: benchmarks/steps.py
   shift 2
   step "$name" "$limit" env PYTHONPATH="$PYTHONPATH:$OUT/peers" $PYTHON benchmarks/steps.py "$@" $peers
 }
-case $parts in *speed* | *compile* | *kernels*)
+case $parts in *speed* | *compile* | *kernels* | *variants*)
   vision=0.$(($($PYTHON -c "from importlib.metadata import version; print(version('torch').split('.')[1])") + 15)).0
   $PYTHON -c "from importlib.metadata import version; version('torchvision')" 2>/dev/null ||
     step torchvision 120 $PYTHON -m pip install -q --retries 1 --no-deps --target "$OUT/peers" "torchvision==$vision"
@@ -128,23 +128,25 @@ case $parts in *speed* | *compile* | *kernels*)
 esac
 if begin speed 300; then # a comparison for each result that is wanted, the most important first
   compare train-256 170 train $large --dtypes $half --only eager fused
-  compare predict-1-16 80 predict $small --dtypes $half --only eager graph "ours, graph"
-  compare train-64 70 train $medium --dtypes $half --only ours "ours, graph"
+  compare predict-1-16 120 predict $small --dtypes $half --only eager graph "ours, graph"
 fi
-if begin compile 270; then
+if begin compile 330; then
   compare predict-compile 120 predict $large --dtypes $half --only compile "ours, compile"
-  compare train-compile 150 train $large --dtypes $half --only compile "ours, compile" "ours, fused graph"
+  compare train-compile 200 train $large --dtypes $half --only compile "ours, compile" "ours, fused graph"
+  compare train-64 70 train $medium --dtypes $half --only ours "ours, graph"
 fi
 if begin kernels 300; then
   step tests 120 $PYTHON -m pytest -q tests/launch/test_hardware.py tests/backends/test_speed.py -k "real_gpu or TestGpu"
+  compare train-floor 90 train $large --dtypes $half --only ours graph "ours, graph" kernels
   for way in plain cuda_graph fused; do
     [ -n "${CPU:-}" ] && [ $way != plain ] && continue
     [ $way = plain ] && set -- || set -- --set $way=true
     step "trace-run-$way" 60 $rn50 run -n 1 -e 1 $traced $own --loader synthetic --num-classes 1000 \
       --no-val "$@" --trace "$OUT/run-$way.json.gz" --run-dir "$OUT/trace-run-$way"
   done
-  compare train-floor 90 train $large --dtypes $half --only ours graph "ours, graph" kernels
-  compare predict-replayed 90 predict $small --dtypes $half --only ours graph replayed
+fi
+if begin variants 300; then
+  compare predict-replayed 160 predict $small --dtypes $half --only ours graph replayed
   for dtype in $dtypes; do
     compare "train-$dtype" 90 train $large --dtypes "$dtype" --only eager "ours, fused"
   done
