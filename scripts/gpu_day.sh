@@ -88,7 +88,7 @@ if [ -z "${PYTHON:-}" ]; then
   export DALI="${DALI:-cuda130}"
   step setup 480 make setup
 fi
-export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
+export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 KINETO_LOG_LEVEL=6
 rn50="$PYTHON -m rn50"
 if ! command -v rn50 >/dev/null && [ ! -x "$(dirname "$PYTHON")/rn50" ]; then # for shell cells of notebooks
   mkdir -p "$OUT/bin"

@@ -184,7 +184,7 @@ def _copy_if_missing() -> None:
         print(f"{own} was missing: it is the finished {first.name} now, yours to change.")
         if "_horovod" in first.name:
             other = first.with_name(first.name.replace("horovod", "ddp"))
-            print(f"(For DDP, copy {other} over it.)")
+            print(f"(For DDP, copy {other} over it, and run this cell again.)")
 
 
 def changes(rung: str) -> None:

@@ -171,6 +171,8 @@ def read(file: Path) -> Steps:
     last = max(e.end for e in [*marks, *(e for e in events if e.cat in ON_GPU)])
     window = marks[0].begin, last
     ops = {e.external: e.name for e in events if e.cat == "cpu_op" and e.external is not None}
+    if any("GraphLaunch" in e.name for e in events):
+        ops = {}  # a graph's kernels have no operator, and CUPTI 13.0 may give a wrong one
     lanes: dict[Any, list[Event]] = defaultdict(list)
     for event in sorted(events, key=lambda e: (e.begin, -e.end)):  # what is inside comes later
         lanes[event.lane].append(event)

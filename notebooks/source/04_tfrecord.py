@@ -272,7 +272,7 @@ class Shards(torch.utils.data.IterableDataset):
 
 
 # %% [markdown]
-# The next cell starts the workers and feeds a simulated device, which sleeps for as long as a real one would compute (`device` is its speed). If you have a GPU, it stays idle. Two inputs take turns; the printed ratio is the median of the turns' ratios, not the ratio of the two medians. A difference is clear if there are at least five turns, all on the same side of 1.
+# The next cell starts the workers and feeds a simulated device, which sleeps for as long as a real one would compute (`device` is its speed). If you have a GPU, it stays idle. Two inputs take turns; the printed ratio is the median of the turns' ratios, not the ratio of the two medians. A difference is clear if there are at least five turns, all on the same side of 1. If the ends of a range differ by a factor of 2 or more, something else was running: repeat the cell.
 #
 # **Predict** how many times as fast as the Python loop the workers are. Each later cell that calls `measure` compares another pair: predict its ratio, too.
 
@@ -361,7 +361,7 @@ if TF:
     measure("tf.data", guess)
 
 # %% [markdown]
-# If there is no clear difference, two effects may cancel: tf.data decodes fewer pixels, but its antialiased resize can take longer than Pillow's. (*Try it*, at the end, turns antialiasing off.) **Parallel map** decodes up to *n* images at a time on *n* cores. A batch is still requested only after the device's step, but the map can make up to *n* images during it. The cell prints the largest speed-up that this allows.
+# If there is no clear difference, two effects may cancel: tf.data decodes fewer pixels, but its antialiased resize can take longer than Pillow's. **Parallel map** decodes up to *n* images at a time on *n* cores. A batch is still requested only after the device's step, but the map can make up to *n* images during it. The cell prints the largest speed-up that this allows.
 #
 # **Your turn.** Write this stage and the next, in one line each.
 
@@ -407,7 +407,7 @@ if TF:
     print(f"without prefetching, the device was busy {wait / old:.0%} of the time")
 
 # %% [markdown]
-# The minimum assumes that prefetching hides only the wait. It can also hide work between batches, such as copying the images into a batch, so the ratio is often higher. Below the minimum? It assumes that the map runs at the same speed with and without prefetching, and it is computed from one median, which disturbed turns can shift.
+# The minimum assumes that prefetching hides only the wait. It can also hide work between batches, such as copying the images into a batch, so the ratio is often higher. Below the minimum? It is computed from one median, which disturbed turns can shift.
 #
 # ### Is it right?
 #
@@ -459,7 +459,7 @@ if TF:
     measure("pipeline", guess, before="+ prefetch")
 
 # %% [markdown]
-# The next cell measures all inputs once more, in turns. The figure shows their speeds and the share of the time in which each keeps the device busy. Inputs with a dark bar prepare whole batches while the device computes. The further a bar ends to the left of the dashed line, the longer **the device waits for its input**; if it ends within a few percent of the line, that input keeps up. If `pipeline` is no faster than `+ prefetch` and both end at the line, the device is the limit. If both end left of it, there is no latency to hide, because the shards are in memory, and AUTOTUNE has no more cores to use. If a ratio above disagrees with the figure, another program probably disturbed those turns.
+# The next cell measures all inputs once more, in turns (about a minute). The figure shows their speeds and the share of the time in which each keeps the device busy. Inputs with a dark bar prepare whole batches while the device computes. The further a bar ends to the left of the dashed line, the longer **the device waits for its input**; if it ends within a few percent of the line, that input keeps up. If `pipeline` is no faster than `+ prefetch` and both end at the line, the device is the limit. If both end left of it, there is no latency to hide, because the shards are in memory, and AUTOTUNE has no more cores to use. If a ratio above disagrees with the figure, another program probably disturbed those turns.
 
 # %%
 timed = dict(zip(timed, np.array([[rate(x) for x in timed] for _ in range(rounds)]).T, strict=True))
@@ -535,7 +535,7 @@ if TF:
     print("You predicted", *guess)
 
 # %% [markdown]
-# Notebook 02 showed what sorted batches do to batch norm. A large buffer costs memory on every rank. So shuffle **once, when you write the shards**, as you did; a small buffer is then enough.
+# More than you expected? An image can stay in the buffer for long, so it also holds earlier classes. Notebook 02 showed what sorted batches do to batch norm. A large buffer costs memory on every rank. So shuffle **once, when you write the shards**, as you did; a small buffer is then enough.
 #
 # ## Random numbers in a graph
 #
@@ -574,7 +574,7 @@ if TF:
     print(f"Your pipeline, alone on these cores, delivers {np.median(turns[:, -1]):.0f} at 224 px.")
 
 # %% [markdown]
-# A slow device hides a slow input: tune the input for the device you will train on. Decode on all cores and prefetch: a step then takes as long as the slower of input and device.
+# A slow device hides a slow input: tune the input for the device you will train on.
 #
 # ## Key takeaways
 #

@@ -62,8 +62,11 @@ class Replayed:
             try:
                 self.captured[key] = self.capture(inputs)
             except RuntimeError as error:  # the end of the capture fails, too, after the cause
-                cause = first_line(error.__context__ or error)
-                raise UserError(f"--set cuda_graph=true: {cause}; leave it out") from error
+                cause = error.__context__ or error
+                if isinstance(cause, torch.OutOfMemoryError):  # a smaller batch helps
+                    raise cause from None
+                why = first_line(cause)
+                raise UserError(f"--set cuda_graph=true: {why}; leave it out") from error
         graph, static, outputs = self.captured[key]
         for tensor, value in zip(static, inputs, strict=True):
             tensor.copy_(value, non_blocking=True)
