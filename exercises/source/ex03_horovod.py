@@ -172,7 +172,7 @@ if not engine.unanswered(exposed):
 #
 # *fill in · hard · 20 minutes*
 #
-# Now apply all of recipe 1 to a single-process script. On the CPU, it trains a small network to distinguish two road signs, for one epoch of 96 images in batches of 4. The network without DDP must be able to load `net.pt`.
+# Now apply notebook 03's five changes, and writing only on rank 0, to a single-process script: the 2018 talk's *recipe 1*. On the CPU, it trains a small network to distinguish two road signs, for one epoch of 96 images in batches of 4. The network without DDP must be able to load `net.pt`.
 
 
 # %%
@@ -215,7 +215,7 @@ single(data, data.parent)
 # 5. **Broadcast** rank 0's weights, so that all ranks start with the same ones.
 # 6. Write only on **rank 0**, under the same names as above.
 #
-# The check runs the function as a script three times: on two ranks, on one rank to compare the learning rates, and on two ranks with different seeds to compare the first weights. It reports what it observed: which ranks started, which images went into the network and which gradients into the update, whether the weights were equal, and which ranks wrote. This takes about half a minute; `rn50 workshop try` does the same for any script.
+# The check runs the function as a script three times: on two ranks, on one rank to compare the learning rates, and on two ranks with different seeds to compare the first weights. It reports what it observed: which ranks started, which images went into the network and which gradients into the update, whether the weights were equal, and which ranks wrote. This takes up to half a minute; `rn50 workshop try` does the same for any script.
 
 
 # %% tags=["answer", "ex03.recipe"]

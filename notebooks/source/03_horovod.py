@@ -187,7 +187,7 @@ workshop.ladder.figure()
 #
 # ## What goes wrong without each change?
 #
-# `leave_out.py` trains a small network on random images: with all changes, then without each of changes 2 to 5 in turn, then without all four, like the unchanged script. It prints how many *different* images were seen, how far the weights moved, and how much the ranks' weights differ. **Predict** which number reveals which omission.
+# `leave_out.py` trains a small network on random images: with all changes, then without each of changes 2 to 5 in turn, then without all four, like the unchanged script. It prints how many *different* images were seen, how far the weights moved, and how much the ranks' weights differ. **Predict** which number reveals each omission best.
 #
 # **Your turn: write change 4** in two lines. With all changes, the weights differ by 0.
 
@@ -262,10 +262,10 @@ dist.destroy_process_group()
 # echo "You predicted: share $SHARE, rate $RATE, broadcast $BROADCAST, average $AVERAGE"
 
 # %% [markdown]
-# - Without the [**share**](../docs/troubleshooting.md#every-rank-reads-the-whole-data-set), all ranks see the same images. The weights even move *further*: the gradients of different images partly cancel when they are averaged.
-# - Without the [**scaled rate**](../docs/troubleshooting.md#accuracy-is-lower-than-on-one-gpu), the weights move only about 1/n as far on n ranks.
-# - Without the **broadcast**, the ranks' weights differ, so the average is not the gradient of any rank's model.
-# - Without the **average**, the ranks' weights start out equal, drift apart, and move further.
+# - Without the [**share**](../docs/troubleshooting.md#every-rank-reads-the-whole-data-set), all ranks see the same ***images***. The weights even move *further*: the gradients of different images partly cancel when they are averaged.
+# - Without the [**scaled rate**](../docs/troubleshooting.md#accuracy-is-lower-than-on-one-gpu), the weights ***moved*** only about 1/n as far on n ranks.
+# - Without the **broadcast**, the ranks' weights ***differ***, so the average is not the gradient of any rank's model.
+# - Without the **average**, the ranks' weights start out equal, then ***differ***, and move further.
 # - Without **all four**, every rank runs the same training.
 #
 # None of these runs raised an error.
