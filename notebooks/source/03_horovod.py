@@ -187,7 +187,7 @@ workshop.ladder.figure()
 #
 # ## What goes wrong without each change?
 #
-# `leave_out.py` trains a small network on random images: with all changes, then without each of changes 2 to 5 in turn, then without all four, like the unchanged script. It prints how many *different* images were seen, how far the weights moved, and how much the ranks' weights differ. **Predict** which number reveals each omission best.
+# `leave_out.py` trains a small network on random images: with all changes, then without each of changes 2 to 5 in turn, then without all four, like the unchanged script. It prints how many *different* images were seen, how far the weights moved, and how much the ranks' weights differ. **Predict** which number reveals each omission.
 #
 # **Your turn: write change 4** in two lines. With all changes, the weights differ by 0.
 
