@@ -511,24 +511,28 @@ if TF:
 session.expect({f"input.h100.{way}": None for way in ("synthetic", "dali", "tfrecord")})
 
 # %% [markdown]
-# If the workers make fewer images per core than the loop, that is plausible: busy cores slow each other down, and workers also copy batches. If the loop is much faster here than in the first output, that one was disturbed, or read files that were not in memory. These cores feed one GPU, and the training process needs some, too. In a server, eight GPUs share roughly 100 to 200 cores. DALI (notebook 05) can decode on the GPU instead: that frees CPU cores, but costs the recorded H100 a tenth of its speed (4,424 of 4,875).
+# If the workers make fewer images per core than the loop, that is plausible: busy cores slow each other down, and workers also copy batches. If the loop is much faster here than in the first output, that one was disturbed, or read files that were not in memory. In a server, eight GPUs share roughly 100 to 200 cores. DALI (notebook 05) can decode on the GPU instead: that frees CPU cores, but costs the recorded H100 a tenth of its speed (4,424 of 4,875).
 #
 # ## How good is a shuffle buffer?
 #
-# A shuffle buffer can move an image forward by at most the buffer's length. In the next cell's first three rows, the file is sorted by class. **Predict:** how many of the 12 classes does a batch of 32 contain if the buffer holds half a class? And two classes?
+# A shuffle buffer can move an image forward by at most the buffer's length. In the next cell's rows *sorted*, the file is sorted by class. **Predict:** how many of the 12 classes does a batch of 32 contain if the buffer holds half a class? And two classes? Then set `buffer` to a length that gives six.
 
 # %%
 if TF:
     guess = "?", "?"  # your numbers
+    buffer = None  # your length of a buffer
     labels = np.sort([classes.index(path.parent.name) for path in paths])
     per_class = len(labels) // len(classes)
     own = [parse_example(data)[LABEL][0] for shard in shards for data in read(shard)]
     for name, order, size in (
         ("sorted", labels, per_class // 2),
         ("sorted", labels, 2 * per_class),
+        ("sorted, you", labels, buffer),
         ("sorted", labels, len(labels)),
         ("your shards", own, per_class // 2),
     ):
+        if size is None:
+            continue
         stream = tf.data.Dataset.from_tensor_slices(order).shuffle(size, seed).batch(32, True)
         mixed = np.mean([len(set(batch)) for batch in stream.as_numpy_iterator()])
         print(f"{name:12} buffer {size:5,}: {mixed:4.1f} of {len(classes)} classes in a batch")

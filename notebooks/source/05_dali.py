@@ -425,7 +425,7 @@ if DALI:
 #
 # - Copy DALI's imports (also `DALIClassificationIterator`), and whatever else you use from this notebook, such as `only_crop` and `area`.
 # - `--data` is now the folder with the shards; count the classes in its `classes.txt`.
-# - The call to `photos` (give its result a different name) also takes `batch_size`, `num_threads`, `seed` (the rank) and `device_id` (`None` on a CPU, the local rank on a GPU).
+# - Give the result of `photos(…)` another name. The call also takes `batch_size`, `num_threads`, `seed` (the rank) and `device_id` (`None` on a CPU, the local rank on a GPU).
 #
 # The next cell runs three small steps in two CPU processes. Watch the row *share the samples*: without `shard_id` and `num_shards` the script is just as fast, but every rank reads every image. A ○ means that this short run cannot tell. This run does not check pixels or order, so copy `photos` exactly as it was accepted.
 
