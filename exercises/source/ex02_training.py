@@ -113,7 +113,7 @@ def schedule(progress: float, global_batch: int, recipe) -> float:
 workshop.check("ex02.schedule", schedule)
 
 # %% [markdown]
-# `workshop.use` writes your cell to `answers/ex02.py` and trains with it: the training loop now calls your function before every step. The last line shows the rate every 10 training steps.
+# `workshop.use` writes your cell to `answers/ex02.py` and trains with it: the training loop now calls your function before every step. The last line shows the rate every 10 training steps; so short a training learns nothing else.
 
 # %%
 import json

@@ -171,12 +171,12 @@ if "communication_ms" not in several:
     print("Your script does not report its communication: it is counted as compute.")
 for rung in (one, several):
     parts = {p: rung[f"{p}_ms"] for p in ("input", "compute", "communication") if f"{p}_ms" in rung}
-    print(f"ranks: {rung['ranks']}; images/s: {rung['images_per_s']:.1f}; ms per step:", end=" ")
-    print(", ".join(f"{part} {ms:.1f}" for part, ms in parts.items()))
+    print(f"ranks: {rung['ranks']}; images/s, median turn: {rung['images_per_s']:.1f};", end=" ")
+    print("ms per step:", ", ".join(f"{part} {ms:.1f}" for part, ms in parts.items()))
 if rung_ranks > 1:
     gains = several.get("gains") or [several["images_per_s"] / one["images_per_s"]]
     low, middle, high = np.quantile(gains, [0, 0.5, 1]) / rung_ranks
-    print(f"efficiency, the speed-up of a turn over the number of ranks: {middle:.0%}", end=" ")
+    print(f"efficiency, each turn's speed-up over the number of ranks: {middle:.0%}", end=" ")
     print(f"({low:.0%} to {high:.0%})")
 workshop.ladder.figure()
 
@@ -385,7 +385,7 @@ dist.destroy_process_group()  # else a thread of Gloo can abort Python at its ex
 # %%
 import matplotlib.pyplot as plt
 
-guess = None  # your number
+guess = None  # your number; on a CPU, α is about 0.1 ms and β 1 to 5 GB/s
 measured = json.loads(Path("overlap.json").read_text())
 swept = {way: np.array(rows).T for way, rows in measured["sweep"].items()}
 swept_bytes, seconds = swept["Gloo"]
@@ -490,7 +490,7 @@ for library in dict.fromkeys([workshop.ladder.chosen_library(), "ddp"]):  # your
         print(f"{reported:7.1f} ms  communication that {name} reports")
     if exposed or library == "ddp":
         print(f"{exposed:7.1f} ms  exposed exchange in its traced steps", end=" ")
-        print("(tracing slows rank 0: it can wait less for the others)")
+        print("(three steps, slowed by tracing: ranks wait differently)")
     else:
         print("Horovod's exchange is inside the update: add the range `exchange` to see it.")
 if gpus <= 1:

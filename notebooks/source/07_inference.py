@@ -127,7 +127,7 @@ logits = predict(model, images)
 
 
 # %%
-guess = "?"  # your number
+expected = "?"  # your number
 wait = torch.cuda.synchronize if on_gpu else (lambda: None)
 
 
@@ -171,7 +171,7 @@ def traced(net, batch):
 operators, launched = traced(eager, one)
 kinds = workshop.trace("trace.json", of="prediction")
 busy = sum(kinds.values()) - kinds["waiting"]  # on a GPU, ms in which a kernel runs
-print(f"{operators} operators; you predicted {guess}")
+print(f"{operators} operators; you predicted {expected}")
 if on_gpu:
     print(f"{launched} GPU kernels")
 
@@ -228,7 +228,7 @@ def fold(conv, norm):
     return None  # your code
 
 
-guess = "?", "?"  # the largest change of a logit; how many times as fast
+guesses = "?", "?"  # the largest change of a logit; how many times as fast
 
 
 # %%
@@ -243,7 +243,7 @@ for module in list(folded.modules()):
             setattr(module, name, nn.Identity())
 change = (predict(folded, images) - logits).abs().max()
 print(f"Logits of up to {logits.abs().max():.1f} change by up to {change:.1e};", end=" ")
-print(f"you predicted {guess[0]}")
+print(f"you predicted {guesses[0]}")
 folded = ready(folded, dtype)
 operators_now, launched_now = traced(folded, one)
 print(f"{operators_now} operators now")
@@ -256,9 +256,9 @@ if on_gpu:  # kernels run while others are launched: only the host's time counts
     print(f"{launched_now} GPU kernels now")
     saved = (operators - operators_now) * per_start  # roughly: a bias needs a launch, too
 predicted = alone / (alone - saved)
-bound = "about " if on_gpu else ""
-print(f"Predicted from the measurements: {bound}{predicted:.2f} times the speed;", end=" ")
-print(f"by you: {guess[1]}")
+near = "about " if on_gpu else ""
+print(f"Predicted from the measurements: {near}{predicted:.2f} times the speed;", end=" ")
+print(f"by you: {guesses[1]}")
 times = race({"eager": (eager, one), "folded": (folded, one)}, rounds)
 speed = workshop.ratio(times["eager"] / times["folded"])
 print(f"In turns, the speed of folded over eager: {speed}")

@@ -259,6 +259,20 @@ def test_a_step_that_begins_in_an_optimizer_s_hook_is_not_the_optimizer_s(tmp_pa
     )
 
 
+def test_an_exchange_inside_the_update_is_exchange(tmp_path: Path) -> None:
+    step = [
+        (HOST, "user_annotation", "ProfilerStep#1", 0, 100),
+        (HOST, "user_annotation", "update", 50, 100),
+        (HOST, "user_annotation", "exchange", 50, 80),
+        (HOST, "cpu_op", "aten::copy_", 60, 70),
+        (HOST, "cpu_op", "aten::add_", 85, 95),
+    ]
+    found = trace(write(tmp_path / "t", [step]), show=False)
+    assert {kind: ms for kind, ms in found.items() if ms} == pytest.approx(
+        {"exchange": 30, "optimizer": 20, "other": 50}
+    )
+
+
 NOT_TRACES = {
     "missing": None,
     "text": b"step 1: 100 ms",

@@ -22,9 +22,8 @@ Shard = Callable[[np.ndarray, int, int, int], np.ndarray]
 GROUPS = (11, 2, 3), (48, 2, 4), (50, 3, 4), (7, 1, 2), (23, 4, 5), (40, 8, 2)
 SHARD_MISTAKES: tuple[compare.Mistake, ...] = (
     (lambda order, rank, size, batch: order[rank::size][: len(order) // (size * batch) * batch]
-     .reshape(-1, batch).tolist(), "`order[rank::size]` shares the images as well, but then"
-     " other images are together in a step.",
-     "Cut the order into steps of size · batch images first, then each step into ranks."),
+     .reshape(-1, batch).tolist(), "Each rank takes every size-th image of a step.",
+     "Rank r takes images r · batch to (r + 1) · batch - 1 of each step's size · batch."),
 )  # fmt: skip
 
 

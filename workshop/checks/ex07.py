@@ -83,7 +83,11 @@ def temperature(answer: Callable[[Any, Any], float]) -> str:
 
     for factor, classes, bias in TRUE:
         logits, labels = map(torch.tensor, drawn(factor, classes, bias))
-        got = compare.number(compare.call(answer, logits, labels), "the result")
+        got = compare.call(answer, logits, labels)
+        refuse((isinstance(got, float) and math.isnan(got), "the result is nan.",
+                "Clear the gradients before each backward pass, also in a closure:"
+                " optimizer.zero_grad()."))  # fmt: skip
+        got = compare.number(got, "the result")
         right = best_temperature(logits, labels)
         if math.isclose(got, right, rel_tol=0.02):
             continue

@@ -319,7 +319,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ("return log_t.exp().item()", "right = (logits.argmax(1) == labels).double().mean()\n"
          "    return min(torch.linspace(0.1, 10, 991).tolist(), key=lambda t: abs((logits / t)"
          ".softmax(1).amax(1).mean() - right))", "T = 2.58"),
-        ("        optimizer.zero_grad()\n", "", "the result is nan"),
+        ("        optimizer.zero_grad()\n", "", "Clear the gradients"),
         ("torch.zeros(()", "torch.ones(()", "log_t.exp()", "log_t", "is not above 0"),
         ("return log_t", "logits /= log_t.exp().detach()\n    return log_t",
          "`logits` is changed"),
