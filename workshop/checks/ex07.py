@@ -84,7 +84,7 @@ def temperature(answer: Callable[[Any, Any], float]) -> str:
     for factor, classes, bias in TRUE:
         logits, labels = map(torch.tensor, drawn(factor, classes, bias))
         got = compare.call(answer, logits, labels)
-        refuse((isinstance(got, float) and math.isnan(got), "the result is nan.",
+        refuse((isinstance(got, float) and math.isnan(got), "T is nan.",
                 "Clear the gradients before each backward pass, also in a closure:"
                 " optimizer.zero_grad()."))  # fmt: skip
         got = compare.number(got, "the result")

@@ -315,11 +315,11 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ("return log_t.exp().item()", "return logits / log_t.exp()",
          "of type Tensor, not a number"),
         ("return log_t.exp().item()", "return 1.1 * log_t.exp().item()", "T = 2.69"),
-        ("return log_t.exp().item()", "return float('nan')", "the result is nan"),
+        ("return log_t.exp().item()", "return float('nan')", "T is nan"),
         ("return log_t.exp().item()", "right = (logits.argmax(1) == labels).double().mean()\n"
          "    return min(torch.linspace(0.1, 10, 991).tolist(), key=lambda t: abs((logits / t)"
          ".softmax(1).amax(1).mean() - right))", "T = 2.58"),
-        ("        optimizer.zero_grad()\n", "", "Clear the gradients"),
+        ("        optimizer.zero_grad()\n", "", "T is nan"),
         ("torch.zeros(()", "torch.ones(()", "log_t.exp()", "log_t", "is not above 0"),
         ("return log_t", "logits /= log_t.exp().detach()\n    return log_t",
          "`logits` is changed"),
