@@ -24,6 +24,7 @@ def content(cells: list[Cell]) -> dict[str, float]:
     packages: dict[str, str] = {}  # by the name that an import binds
     plain: list[bool] = []
     helpers: list[str] = []
+    figures = 0
     for cell in cells:
         source = cell["source"]
         if cell["cell_type"] != "code" or "parameters" in cell["tags"]:
@@ -33,8 +34,9 @@ def content(cells: list[Cell]) -> dict[str, float]:
             continue
         tree = ast.parse(MAGIC.sub("", source))
         packages |= bound(tree)
+        figures += sum(map(draws, ast.walk(tree)))
         used = [name for name in called(tree) if name.split(".")[0] in packages]
-        helpers += [re.sub(r"^(workshop|nb\w+)\.", "", name) for name in used
+        helpers += [short(name) for name in used
                     if packages[name.split(".")[0]] == "workshop"]  # fmt: skip
         if not all(isinstance(node, ast.Assign) for node in tree.body) or [*called(tree)]:
             frameworks = {packages[name.split(".")[0]] for name in used} & FRAMEWORKS
@@ -43,10 +45,21 @@ def content(cells: list[Cell]) -> dict[str, float]:
     return {
         "cells": len(cells),
         "words": len(text.split()),
-        "figures": sum(name in DRAWS for name in helpers),
+        "figures": figures,
         "helpers": len(set(helpers)),
         "plain": sum(plain) / max(1, len(plain)),
     }
+
+
+def short(name: str) -> str:
+    return re.sub(r"^(workshop|nb\w+)\.", "", name)
+
+
+def draws(node: ast.AST) -> bool:
+    """Return True for a call that shows a figure, and not for `trace(…, show=False)`."""
+    if not isinstance(node, ast.Call) or short(ast.unparse(node.func)) not in DRAWS:
+        return False
+    return not any(word.arg == "show" for word in node.keywords)
 
 
 def bound(tree: ast.AST) -> dict[str, str]:

@@ -58,9 +58,9 @@ def capture(net: Any, example: Tensor) -> Callable[[Tensor], Tensor]:
 
 
 def graph_gain(batch: int, launches: float, kernels: float) -> float:
-    """Return how many times as fast as eager a graph is.
+    """Return a graph's speed as a multiple of eager's.
 
-    `launches` are the ms of all launches, `kernels` the ms of the kernels per image.
+    `launches`: ms of all launches; `kernels`: ms of the kernels per image.
     """
     work = batch * kernels
     return max(launches, work) / work
@@ -195,7 +195,7 @@ def judge_fold(own: Callable[..., Any]) -> str:
     with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(0)
         for inputs, outputs, side in LAYERS:
-            conv = nn.Conv2d(inputs, outputs, side, bias=False)
+            conv = nn.Conv2d(inputs, outputs, side, bias=False).eval()
             norm = nn.BatchNorm2d(outputs, eps=EPS).eval()
             for values in (norm.weight, norm.running_var):
                 values.uniform_(0.3, 3)  # type: ignore[operator]
