@@ -65,13 +65,13 @@ for name, norm in {
     print(f"{name}: relative difference of full-batch and averaged gradients: {gap:.1g}")
 
 # %% [markdown]
-# Without batch norm, they differ only by rounding; with it, by more: each rank normalises with the mean and variance of its own images.
+# Without batch norm, the gradients differ only by rounding; with it, by more: each rank normalises with the mean and variance of its own images.
 #
 # So ranks average their gradients in each step. The batch determines how much a rank *computes*, the model how much it *exchanges*: 25.6 million `float32` gradients (1,000 classes), 102 MB.
 #
 # ## How do ranks add up their gradients?
 #
-# If every rank sent its gradients to rank 0, that rank's link would become the bottleneck. An **all-reduce** gives every rank the sum. In a *ring*, all links are equally busy: every rank cuts its gradients into as many chunks as there are ranks, and sends only to the next one. In the *reduce-scatter*, the chunks travel around the ring and are added up; in the *all-gather*, the finished sums travel around once more. The next cell follows chunk 0: each column shows whose gradients a rank's copy contains. **Predict** how many steps 4 ranks take until all have the sum.
+# If every rank sent its gradients to rank 0, that rank's link would become the bottleneck. An **all-reduce** gives every rank the sum. In a *ring*, all links are equally busy: every rank cuts its gradients into as many chunks as there are ranks, and sends only to the next rank. In the *reduce-scatter*, the chunks travel around the ring and are added up; in the *all-gather*, the finished sums travel around once more. The next cell follows chunk 0: each column shows whose gradients a rank's copy contains. **Predict** how many steps 4 ranks take until all have the sum.
 
 # %%
 from IPython.display import Pretty, display
@@ -147,7 +147,7 @@ all_reduce = nb03.check("all_reduce", all_reduce, "ring.py")
 #
 # > Horovod's last release is from June 2023, and its CI is [off](https://github.com/horovod/horovod/pull/4318): start new work with DDP.
 #
-# **Your turn.** Choose a library, change your `runs/train.py`, and run the next cell. First: is the script *correct*? (✓: *seen*, ✗: *missing*, ○: *not seen*.) Until your file has the changes, solutions are shown, folded, and a finished version runs: Horovod's if it is built, otherwise DDP's.
+# **Your turn.** Choose a library, change your `runs/train.py`, and run the next cell. First: is the script *correct*? Until your file has the changes, solutions are shown, folded, and a finished version runs: Horovod's if it is built, otherwise DDP's.
 
 # %%
 workshop.ladder.try_rung(
@@ -160,7 +160,7 @@ workshop.ladder.try_rung(
 
 # %%
 guess = None  # your number
-workers = max(1, min(8, session.machine.cores // ranks))  # that load images, per rank
+workers = max(1, min(12, session.machine.cores // rung_ranks))  # that load images, per rank
 steps = math.ceil(session.steps / workers) * workers  # they deliver in bursts: time whole ones
 one, several = workshop.ladder.race(
     ["1_single", "2"], own="2", guess=guess, turns=session.turns, ranks=rung_ranks,
@@ -183,7 +183,7 @@ workshop.ladder.figure()
 # %% [markdown]
 # This is the **ladder**: speeds on the left; on the right, each speed-up over the rung before. Eight V100s reach an efficiency of 89% (published). If your whole range is below 1/*n*, *n* ranks are slower than one: this is [common on a CPU](../docs/troubleshooting.md#more-ranks-on-a-cpu-are-not-faster-too-many-threads), where one rank uses all cores.
 #
-# Which part of a step grew most? (With one GPU, a clear difference is overhead.) If *n* ranks share a CPU's cores, each needs about *n* times as long to compute. If compute grew by more than that, messages and the library's threads may slow it down.
+# Which part of a step grew most? (With one GPU, overhead may hide behind input.) If *n* ranks share a CPU's cores, each needs about *n* times as long to compute. If compute grew by more than that, messages and the library's threads may slow it down.
 #
 # ## What goes wrong without each change?
 #
@@ -397,7 +397,7 @@ print(f"α is {1e6 * latency:.0f} µs, β {1e-9 / per_byte:.2f} GB/s (with your 
 off, slower = abs(line / seconds - 1)[large].max(), own / seconds
 print(f"From 4 MiB, the line misses Gloo's times by up to {off:.0%}")
 print(f"ring.py / Gloo: {slower[0]:.1f} at 4 KiB, {slower[-1]:.1f} at the largest size", end=" ")
-print("(Gloo adds one part of a chunk while the next is on its way)")
+print("(Gloo adds one part of a chunk while the next is on its way)" if slower[-1] > 1.2 else "")
 
 fig, axes = plt.subplots(figsize=(9, 3.6), layout="constrained")
 colour = workshop.MEANING["communication"]
@@ -449,10 +449,11 @@ middle = np.argsort(by_turn)[len(by_turn) // 2]  # the turn with the median: its
 longer, (waiting, messages) = by_turn[middle], run["parts"][middle]
 least, most = 1e3 * by_turn.min(), 1e3 * by_turn.max()
 rests = 1e3 * (by_turn - np.sum(run["parts"], axis=1))  # of each turn
+sent = np.array(run["parts"])[:, 1]  # of each turn
 rows = {
     f"added to a backward pass by the exchange, median turn ({least:.0f} to {most:.0f})": longer,
     "- rank 0 waits for the slowest rank": waiting,
-    "- messages after that (what you predicted)": messages,
+    f"- messages after that (what you predicted; {1e3 * sent.min():.0f} to {1e3 * sent.max():.0f})": messages,
     f"- the rest ({rests.min():.0f} to {rests.max():.0f})": longer - waiting - messages,
     "the last message alone, shortest": measured["messages"][-1],
     "your function's prediction of the messages": after_the_pass(full, takes, alone, 2),
@@ -466,20 +467,21 @@ if rests.min() > 0:
 session.note("exposed_ms", 1e3 * messages, "ms", "exposed exchange of a pass, without waiting")
 
 # %% [markdown]
-# Hidden messages share hardware with the computation (cores with Gloo, a few multiprocessors with NCCL) and can slow it down. If the whole range of the rest is above 0, the pass itself got slower, because of this or of averaging and handing over the buckets. Your function ignores the slower pass and the wait, and takes its times from the line, which is fitted to the shortest times of messages alone: after a pass, a message can take longer.
+# Hidden messages share hardware with the computation (cores with Gloo, a few multiprocessors with NCCL) and can slow it down. If the whole range of the rest is above 0, the pass itself got slower: because of this, or because buckets are averaged and handed over. Your function ignores the slower pass and the wait, and takes its times from the line, which is fitted to the shortest times of messages alone: after a pass, a message can take longer.
 #
 # ### The exchange in your script
 #
-# What does a script report as `communication`? The next cell traces yours and, if it uses Horovod, DDP's, too. With one GPU, it uses two ranks on the CPU.
+# What does a script report as `communication`? The next cell traces yours and, if it uses Horovod, DDP's, too: PyTorch's profiler does not see Horovod's thread. With one GPU, it uses two ranks on the CPU.
 
 # %%
 sizes = {"image_size": session.image_size, "batch_size": batch or session.batch}
+sizes["workers"] = workers
 if gpus == 1:
-    sizes = {"image_size": session.small_size, "batch_size": session.small_batch}
+    sizes = {"image_size": session.small_size, "batch_size": session.small_batch, "workers": 2}
 for library in dict.fromkeys([workshop.ladder.chosen_library(), "ddp"]):  # yours first
     file = session.folder / f"{library}.json"
     report = workshop.ladder.climb(
-        f"2_{library}", ranks=ranks, env=hidden, workers=workers, warm_up=3, steps=8,
+        f"2_{library}", ranks=ranks, env=hidden, warm_up=3, steps=8,
         trace=file, **sizes,
     )  # fmt: skip
     name = Path(report["script"]).name
@@ -498,7 +500,7 @@ if gpus <= 1:
     print(f"{1e3 * transfer:7.1f} ms  for all gradients by α + bytes / β, with none hidden")
 
 # %% [markdown]
-# DDP's figure shows one step, the tables show the mean of three, and the script reports the mean of all. When the main thread is orange, it hands over a bucket or batch norm's statistics. The trace adds exposed moments before the last gradient (such as hand-overs), but leaves out the last message while DDP copies (yellow); the script counts all time after that gradient.
+# DDP's figure shows one step, the tables show the mean of three, and the script reports the mean of all. When the main thread is orange, it hands over a bucket or batch norm's statistics. The trace also counts exposed moments before the last gradient (such as hand-overs), but not the last message while DDP copies (yellow); the script counts all time after that gradient.
 #
 # If, on a CPU, more is exposed than α + bytes / β for all gradients, [waiting for the other rank](../docs/troubleshooting.md#a-collective-times-out-although-every-rank-makes-it), busy cores and Horovod's copies can cause the rest.
 #
@@ -520,7 +522,7 @@ for link, gigabytes, hop in (  # GB/s per GPU (or host) and direction; seconds p
     ("InfiniBand, 100 Gbit/s", 12, 14e-6),
     ("Ethernet, 10 Gbit/s", 1.2, 14e-6),
 ):
-    # the ring: 2 (n - 1) steps, in each of which a hop sends one of n chunks
+    # the ring: 2 (n - 1) steps, in each of which a rank sends one of n chunks
     takes = 2 * (8 - 1) * (hop + np.array(bucket_bytes) / 8 / (1e9 * gigabytes))
     exposed = after_the_pass(ready.tolist(), takes.tolist(), ready[-1], 1)
     print(f"{link:26}{1e3 * takes.sum():14.1f}{1e3 * exposed:10.1f}", end="")
@@ -528,7 +530,7 @@ for link, gigabytes, hop in (  # GB/s per GPU (or host) and direction; seconds p
 print(f"You predicted that {'?' if guess is None else guess} of these lose more than 5%.")
 
 # %% [markdown]
-# Only 10-Gbit Ethernet does. In published measurements, however, eight V100s (batch 208 each) take 18 ms longer per step than one: notebook 08 looks for the reasons.
+# Only one: 10-Gbit Ethernet. In published measurements, however, eight V100s (batch 208 each) take 18 ms longer per step than one: notebook 08 looks for the reasons.
 #
 # ## What does the larger batch change?
 #
@@ -566,7 +568,7 @@ print(f"lowest first: {', '.join(order)}; you predicted {', '.join(guess) or '?'
 session.expect(losses)
 
 # %% [markdown]
-# Scaling the rate alone is not enough: in ten recorded runs, neither the scaled run without warm-up nor the unscaled one ends reliably below guessing. With warm-up, the loss may also climb at first, but ends closest to the small batch's. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) warm up because the network changes rapidly at first.
+# Scaling the rate alone is not enough: in ten recorded runs, neither the scaled run without warm-up nor the unscaled one reliably beats guessing. With warm-up, the loss may also climb at first, but ends closest to the small batch's. [Goyal et al. (2017)](https://arxiv.org/abs/1706.02677) warm up because the network changes rapidly at first.
 #
 # ## Key takeaways
 #
