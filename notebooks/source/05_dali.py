@@ -77,9 +77,9 @@ print(f"Waiting is {waiting:.0%} of a traced step. Without it: {1 / (1 - waiting
 # %% [markdown]
 # On a CPU, `waiting` is the time in which the loop loads images, so this is the headroom again: a rougher estimate, from three early steps, slowed by the profiler. On a GPU, it is all the time in which the GPU is idle, whatever it is waiting for: an upper bound. Without workers, the times of loading and computing add up: if the loader is *r* times as fast as the step, the headroom is about 1 + 1/*r*, or more if they slow each other down, for example by evicting each other's data from the caches.
 #
-# The headroom is the median of the ratios in the five turns, so it can differ from the ratio of the two speeds below it. If the ends of the range differ by a factor of 2 or more, something else was running: close it, and run the cell again. If your headroom is below about 1.1, leave the loader alone. **Otherwise**, set `WORKERS` to your number of cores, but at most 12, and run the cell again (on a GPU, this can take a minute or more, because epochs are short); on a CPU, workers take cores from the step. If there is still a lot of headroom, [docs/troubleshooting.md](../docs/troubleshooting.md#the-gpu-waits-for-data-or-dali-is-not-faster) shows how to find the slow part.
+# The headroom is the median of the ratios in the five turns, so it can differ from the ratio of the two speeds below it. It leaves out the start of each epoch, when workers start again: in long epochs, that hardly matters. If the ends of the range differ by a factor of 2 or more, something else was running: close it, and run the cell again. If your headroom is below about 1.1, leave the loader alone. **Otherwise**, set `WORKERS` to your number of cores, but at most 12, and run the cell again (on a GPU, this can take a minute or more, because epochs are short); on a CPU, workers take cores from the step. If there is still a lot of headroom, [docs/troubleshooting.md](../docs/troubleshooting.md#the-gpu-waits-for-data-or-dali-is-not-faster) shows how to find the slow part.
 #
-# A **recorded H100** (batch 128, 12 workers, each run once) had headroom: rung 2 trained at 1,089 images/s with Pillow, rung 3 at 1,735 with DALI. DALI is not a perfect loader, so rung 2's headroom was at least about 1.6.
+# A **recorded H100** (batch 128, 12 workers, each run once) had headroom: rung 2 trained at 1,089 images/s with Pillow, rung 3 at 1,735 with DALI. DALI is not a perfect loader, so rung 2's headroom was at least about 1.6, including its workers' start every 18 steps.
 #
 # ## A simulated V100: the cheap fixes first
 #
@@ -232,7 +232,7 @@ if DALI:
     print("labels", np.array(labels.as_array()).ravel())
 
 # %% [markdown]
-# Your labels start at 1. Images differ in size, so a DALI batch is a *list* of arrays. **Your turn:** write the next operator, which crops and resizes them to one size. `random_area=[0.37, 0.75]` and `random_aspect_ratio=[1, 1]` come close to your script's crop: for 4:3 images, squares of 70 to 100% of the shorter side. (DALI's default is 8 to 100% of the area.) Python runs your function only **once**, when the graph is built, so a number that Python draws stays the same. Use DALI's random operators instead, as notebook 04 used `tf.random`.
+# Your labels start at 1. Images differ in size, so a DALI batch is a *list* of arrays. **Your turn:** write the next operator, which crops and resizes them to one size. `random_area=[0.37, 0.75]` and `random_aspect_ratio=[1, 1]` come close to your script's crop: for 4:3 images, squares of 70 to 100% of the shorter side. (DALI's default is 8 to 100% of the area.) Python runs your function only **once**, when the graph is built, so a number drawn by Python is the same in every batch. Use DALI's random operators instead, as notebook 04 used `tf.random`.
 
 
 # %%
@@ -337,7 +337,7 @@ if DALI:
     print(f"{fastest} over {second}: {workshop.ratio(np.divide(rates[fastest], rates[second]))}")
 
 # %% [markdown]
-# Without prefetching, the times of decoding and training add up; with it, a step takes as long as the slower of the two. So prefetching can at most double the speed, and only if both take equally long (a single turn can exceed that by chance). Use the fastest row's decoder in your script. If two do not differ clearly, either will do; on a CPU, the one that took less CPU time above leaves more for the step.
+# Without prefetching, the times of decoding and training add up; with it, a step takes as long as the slower of the two. So prefetching can at most double the speed, and only if both take equally long (a single turn can exceed that by chance). Use the fastest row's decoder in your script. If two do not differ clearly, either will do; on a CPU, the one that needs less CPU time to decode (compare the rows *decode* and *decode the crop* above) leaves more for the step.
 #
 # ## A fair comparison
 #
@@ -423,9 +423,9 @@ if DALI:
 # %% [markdown]
 # Copy both into `runs/train.py`, with `@pipeline_def` above `photos`, in place of `Photos`, the old `endless`, the sampler, the loader and `set_epoch`. Details:
 #
-# - Copy DALI's imports (also `DALIClassificationIterator`), and whatever else you use from this notebook, such as `only_crop` and `area`.
+# - Copy DALI's imports, including `DALIClassificationIterator`, and whatever else you use from this notebook, such as `only_crop` and `area`.
 # - `--data` is now the folder with the shards; count the classes in its `classes.txt`.
-# - Give the result of `photos(…)` another name. The call also takes `batch_size`, `num_threads`, `seed` (the rank) and `device_id` (`None` on a CPU, the local rank on a GPU).
+# - Store the result of `photos(…)` under a different name: in `main`, `photos = photos(…)` would hide the function. The call also takes `batch_size`, `num_threads` (`args.workers`), `seed` (the rank) and `device_id` (`None` on a CPU, the local rank on a GPU).
 #
 # The next cell runs three small steps in two CPU processes. Watch the row *share the samples*: without `shard_id` and `num_shards` the script is just as fast, but every rank reads every image. A ○ means that this short run cannot tell. This run does not check pixels or order, so copy `photos` exactly as it was accepted.
 
@@ -436,7 +436,7 @@ workshop.ladder.try_rung(
 )  # fmt: skip
 
 # %% [markdown]
-# Rung 2 now loads with workers. On a GPU, the headroom that you measured with workers, in batches of 32, is roughly the most that DALI can gain (decoding on the GPU also saves copying the images there); on a CPU, both loaders take cores from the step. **Predict** DALI's speed-up over rung 2.
+# Rung 2 now loads with workers. On a GPU, start from the headroom that you measured with workers, in batches of 32. DALI can gain more than that: the race includes the start of each epoch, every 37 steps on one GPU, when rung 2 starts its workers again and waits for their first batches, and decoding on the GPU saves copying the images there. On a CPU, both loaders take cores from the step. **Predict** DALI's speed-up over rung 2.
 
 # %%
 guess = None  # your number
@@ -456,7 +456,7 @@ for rung, report in found.items():
     print(f"Without it: {1 / (1 - waiting):.2f} × the speed")
 
 # %% [markdown]
-# If the ends of DALI's range over rung 2 differ by a factor of 2 or more, something else was running: run the cell again. If DALI's script would be less than about 1.1 times as fast without waiting for input, leave the input alone. If the factor is larger, give DALI more threads, or decode on the GPU. If the rungs differ clearly although neither waits, one loader takes more of the step's cores, or of its GPU, than the other. The time spent waiting does not show that; the headroom, measured with a cached batch, does.
+# If the ends of DALI's range over rung 2 differ by a factor of 2 or more, something else was running: run the cell again. If DALI's script would gain less than about 10% without waiting for input, leave the input alone. If it would gain more, give DALI more threads, or decode on the GPU. If the rungs differ clearly although neither waits, one loader takes more of the step's cores, or of its GPU, than the other. The time spent waiting does not show that; the headroom, measured with a cached batch, does.
 #
 # ## Key takeaways
 #
