@@ -7,8 +7,8 @@ PyTorch DataLoader, or DALI's iterator for PyTorch, which works in three modes t
     cached    it gives one batch again and again, which costs nothing
     loader    its batches are read and dropped, so that the step costs nothing
 
-The timed batches are those between which an optimizer steps; the first of a turn and the last of an
-epoch, for which workers do less or more than one batch of work, are left out.
+The timed batches are those between which an optimizer steps; the first of a turn and of an epoch,
+and the last of an epoch, for which workers do less or more than one batch of work, are left out.
 """
 
 from __future__ import annotations

@@ -28,7 +28,8 @@ from rn50lib import resnet
 session = workshop.start("08", profile)
 gpus, cores = torch.cuda.device_count(), session.machine.cores
 half = torch.float16 if gpus else torch.bfloat16
-emulated = not (gpus or session.machine.bfloat16)  # 16-bit types are slow, so few images below
+# if 16-bit types are slow here, few images are used below
+emulated = not (gpus or session.machine.bfloat16)
 usual = torch.float32 if emulated else half  # precision of everything else
 precision = str(usual).removeprefix("torch.")
 if ranks is None:
@@ -38,7 +39,8 @@ wait = torch.cuda.synchronize if gpus else (lambda: None)  # a CPU has nothing t
 os.chdir(session.folder)  # everything below is written here
 os.environ |= {
     "SIZE": str(session.size), "LAYERS": str(session.layers), "DTYPE": precision,
-    "BATCH": str(big), "TURNS": str(session.turns), "STEPS": str(session.scaling_steps),
+    "BATCH": str(big), "STARTS": str(session.starts), "TURNS": str(session.turns),
+    "STEPS": str(session.scaling_steps),
     "RANKS": str(ranks), "CORES": str(max(1, cores // ranks)),
     "DATA": str(session.data_root), "TOOL": session.tool,
 }  # fmt: skip
@@ -104,7 +106,7 @@ if __name__ == "__main__":
 
 # %% language="bash" magic_args="-e"
 # set -o pipefail
-# for turn in $(seq $TURNS); do python first.py; done | tee first.txt
+# for start in $(seq $STARTS); do python first.py; done | tee first.txt
 
 # %% [markdown]
 # You publish "My ResNet-50 trains at …" with the largest of these numbers. **Find three mistakes.**
@@ -176,7 +178,10 @@ for _ in range(session.turns):
     queued += measure(launch, 1, 0, no_wait)
     finish()
     waited += measure(launch, 1, 0, finish)
-show("1. no waiting", big / np.array(queued), big / np.array(waited))
+thread = "" if gpus else " (steps in a thread)"
+show(f"1. no waiting{thread}", big / np.array(queued), big / np.array(waited))
+if not gpus:
+    queue.shutdown()  # while its OpenMP threads exist, the notebook's own are slower
 
 # %% [markdown]
 # ### 2. The wrong mean, and the best of n
@@ -235,7 +240,7 @@ print(
 show("3. unequal batches", (batch / half_s) / (fewer / small_s), full_s / half_s, guess, "times")
 
 # %% [markdown]
-# What the ratio is above 1 is the larger batch's own gain, credited to 16-bit precision. (A full GPU gains little.)
+# Anything above 1 is the larger batch's own gain, wrongly credited to 16-bit precision. (A full GPU gains little.)
 #
 # ### 4. A sweep
 #
@@ -254,7 +259,7 @@ for size in (big // 2, big, 100_000):
             train(x.to(device, memory_format=torch.channels_last), y.to(device))
         wait()
     rate = len(data) / (time.perf_counter() - begin)
-    print(f"batch {size:,}: {rate:,.0f} img/s, training steps: {len(loader)}")
+    print(f"batch {size:,}: {rate:,.0f} img/s with loading, training steps: {len(loader)}")
 print(f"you predicted {guess or '?'}")
 torch.cuda.empty_cache()  # the processes below need the memory
 
@@ -274,7 +279,7 @@ torch.cuda.empty_cache()  # the processes below need the memory
 # grep -A 3 'total_ips, images' log.txt || cat log.txt
 
 # %% [markdown]
-# Accept a number only if *this* run wrote it and exited with 0. `rn50 benchmark` reports a batch that was never filled as "failed" and exits with 1; the run of the other row exited with 0.
+# Accept a number only if *this* run wrote it and exited with 0. `rn50 benchmark` marks a batch that was never filled as "failed" and exits with 1, although the other row's run succeeded.
 #
 # ### 6 and 7. A loader that fills its queue, or restarts
 #
@@ -328,7 +333,7 @@ show("7. restarts, persistent workers", persistent, without)
 #
 # Rung 5, `5_tuned`, adds settings for the device:
 #
-# - [channels last](../docs/troubleshooting.md#channels_last-has-no-effect-a-layer-loses-it): the images, from DALI without a copy (`output_layout="HWC"`, then `permute`); with DDP, the weights, too (Horovod rejects them);
+# - [channels last](../docs/troubleshooting.md#channels_last-has-no-effect-a-layer-loses-it): the images, from DALI without a copy (`output_layout="HWC"`, then `permute`); with DDP, the weights, too (Horovod rejects that layout);
 # - on a GPU, cuDNN's fastest kernels and 16-bit gradients on the wire: `hvd.Compression.fp16`, or `fp16_compress_hook` in DDP's `register_comm_hook`;
 # - on a CPU, `torch.set_num_threads`: the cores divided by `hvd.local_size()`, or by torchrun's variable `LOCAL_WORLD_SIZE`.
 #
@@ -436,7 +441,7 @@ for _ in range(30):
         dist.barrier()
         seconds.extend(measure(lambda a=array: dist.all_reduce(a, group=group), 1, 1, wait))
 found["all_reduce"] = [[4 * n, statistics.median(s[1:])] for n, s in messages.items()]
-found["bytes"] = sum(weight.nbytes for weight in model.parameters())  # the gradients'
+found["bytes"] = sum(weight.nbytes for weight in model.parameters())  # as large as the gradients
 if rank == 0:
     print(json.dumps(found))
 del ddp, ways, options  # DDP keeps the process group open, too
@@ -523,7 +528,8 @@ for ax, (name, count) in zip(axes, (("weak", big), ("strong", big // ranks)), st
 workshop.figure(fig, alt=f"Speed of {ranks} ranks over one: weak {scaled['weak']}.")
 clear = [key for key, loss in losses.items() if loss.clear and loss.median > 1]
 both = [cause for name, cause in clear if name == "weak" and ("strong", cause) in clear]
-print("Clear causes, in both measurements:", ", ".join(both) or "none")
+none = "none" if session.turns > 4 else "too few turns to tell"
+print("Clear causes, in both measurements:", ", ".join(both) or none)
 
 # %% [markdown]
 # Without losses, *n* ranks would be *n* times as fast as *alone*. In strong scaling, even that is less than *n* times one rank's speed if 1/*n* of a batch takes more than 1/*n* of the time. The × of a cause is (*alone* + cause) / *alone*, on rank 0. Compare the exchange with α-β only if your line is within 20% at 26 MB, the size of DDP's buckets, and ignore differences smaller than its error there. If the exchange is clearly shorter, the backward pass hid part of it. If it is clearly longer, DDP's copies or slower compute add to it; `noop_hook`, as in notebook 03, separates them. (If bars and milliseconds disagree, or one dot is far off, repeat from `bench.py` on.)

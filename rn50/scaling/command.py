@@ -111,7 +111,7 @@ def finding(step: PredictedStep) -> str:
     what = "nothing else takes more than 1% of the step"
     if step.limit != "compute":
         lost, took = 1000 * step.lost[step.limit], 1000 * step.step_s
-        what = f"most is lost in {step.limit}, {lost:.1f} of {took:.1f} ms"
+        what = f"most is lost to {step.limit}, {lost:.1f} of {took:.1f} ms"
     found = f"{step.gpus} GPUs: {100 * step.efficiency:.1f}% of perfect speed; {what}."
     if (size := step.gpus * step.batch) > ACCURATE:
         found += f" A global batch of {size:,} loses accuracy;"
