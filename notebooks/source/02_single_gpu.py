@@ -21,11 +21,11 @@ batch = batch or session.batch
 os.chdir(session.folder)  # everything below is written here
 
 # %% [markdown]
-# Through notebook 08, you work on one script, `train.py`, and keep asking one question: **where is the time going now?**
+# From here to notebook 08, you work on one script, `train.py`, and keep asking one question: **where is the time going now?**
 #
 # ## Write the data set
 #
-# A `Dataset` answers two questions: how many images are there, and what is image number `i`? **Your turn:** write `__getitem__`, which answers the second. It crops a random square, so the network rarely sees the same crop twice:
+# A `Dataset` answers two questions: how many images are there, and what is image number `i`? **Your turn:** write `__getitem__`, which answers the second. Crop a random square, so that the network rarely sees the same crop twice:
 #
 # 1. Open `self.files[i]` with `Image.open`, and convert it to RGB.
 # 2. Choose a square with `random.uniform`: a side of 0.7 to 1.0 times the image's shorter side, anywhere in the image.
@@ -85,7 +85,7 @@ workshop.figure(fig, alt="Four crops, with their classes")
 # %% [markdown]
 # ## The network
 #
-# ResNet-50 v1.5 repeats this block 16 times: a 1×1 convolution to fewer channels, a 3×3 convolution, and a 1×1 convolution to more channels. **Batch norm** follows each: it brings every channel to mean 0 and variance 1 over the batch, then scales and shifts it by learned numbers. ReLU sets negative values to 0. Before the last ReLU, the result is *added* to the block's input; if the shapes differ, `downsample` first converts the input. So a block learns a correction, and gradients have a short path back through the additions. (Three of the 16 blocks also halve the image size: in v1.5 in the 3×3 convolution, in v1 in the first 1×1. According to [NVIDIA](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5), v1.5 gains about 0.5 percentage points of top-1 accuracy and loses 5% in speed; see `ex02.stride`.)
+# ResNet-50 v1.5 repeats this block 16 times: a 1×1 convolution to fewer channels, a 3×3 convolution, and a 1×1 convolution to more channels. **Batch norm** follows each: it brings every channel to mean 0 and variance 1 over the batch, then scales and shifts it by learned numbers. ReLU sets negative values to 0. Before the last ReLU, the result is *added* to the block's input; if the shapes differ, `downsample` first converts the input. So a block learns a correction, and gradients have a short path back through the additions. (Three of the 16 blocks also halve the height and width: v1.5 does so in the 3×3 convolution, v1 in the first 1×1. According to [NVIDIA](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5), v1.5 gains about 0.5 percentage points of top-1 accuracy and loses 5% in speed; see `ex02.stride`.)
 
 # %%
 import inspect
@@ -107,7 +107,7 @@ print(inspect.getsource(type(model.layer1[0])))
 # rn50 run --preset RN50_FP16_8GPU --print recipe
 
 # %% [markdown]
-# Your training below uses this recipe's momentum, weight decay and **learning rate**, which scales with the **global batch**: the number of images per step across all GPUs. With twice the batch, an epoch has half as many steps, so each step goes twice as far (**linear scaling**). At first, such steps are too large, so a **warm-up** raises the rate from zero over five epochs; later, it drops tenfold three times. (You write this schedule in `ex02.schedule`.)
+# Your training below uses this recipe's momentum, weight decay and **learning rate**, which scales with the **global batch**: the number of images per step across all GPUs. With twice the batch, an epoch has half as many steps, so each step goes twice as far (**linear scaling**). At first, such steps are too large, so a **warm-up** raises the rate from zero over five epochs; later, the rate drops to a tenth three times. (You write this schedule in `ex02.schedule`.)
 #
 # **Your turn:** write a function for the rate, with the recipe's numbers.
 
@@ -124,7 +124,7 @@ print(f"lr {scaled_lr(1, batch):.4f} here, {scaled_lr(8, 208):.2f} in the publis
 # %% [markdown]
 # ## Write the step
 #
-# Each step computes the loss of a batch (`F.cross_entropy`) and the gradient of every weight (`backward`), and moves each weight a little against its gradient. **Your turn:** write one step. PyTorch adds new gradients to the old ones, so erase those first. Return `loss.detach()`: the loss without its graph. The next cell compares three of your steps with a reference, then briefly trains the faster 18-layer version.
+# Each step computes the loss of a batch (`F.cross_entropy`) and the gradient of every weight (`backward`), and moves each weight a little against its gradient. **Your turn:** write one step. PyTorch adds new gradients to the old ones, so erase the old ones first. Return `loss.detach()`: the loss without its graph. The next cell compares three of your steps with a reference, then briefly trains ResNet-18, which is faster.
 
 
 # %%
@@ -150,7 +150,7 @@ print(f"loss {losses[0]:.2f} at the start, {np.mean(losses[-5:]):.2f} in the las
 #
 # ## Does it learn?
 #
-# The next cell measures the accuracy on crops of unseen images: once with `model.eval()`, and twice without, first sorted by class, then shuffled. Without it, batch norm uses the statistics of the current batch, and updates its running averages, which `eval()` uses. For the last line, 20 batches of training images update them first. **Predict** the first three accuracies.
+# The next cell measures the accuracy on crops of unseen images: once with `model.eval()`, and twice without, first sorted by class, then shuffled. Without it, batch norm uses the statistics of the current batch, and updates its running averages, which `eval()` uses. Before the last line, 20 batches of training images update the averages. **Predict** the first three accuracies.
 
 
 # %%
@@ -178,7 +178,7 @@ with torch.no_grad():
 print(f"with model.eval(), new averages: {top1(small.eval()):.1f}% correct")
 
 # %% [markdown]
-# A sorted batch holds one class, so normalisation removes much of what distinguishes it. Shuffling can even beat `eval()` while the averages lag behind the weights; the last line lets them catch up. Only `eval()` makes a prediction independent of the rest of the batch. (With 600 images, differences of 5 points can be chance.)
+# A sorted batch holds one class, so normalisation removes much of what distinguishes it. Shuffling can even beat `eval()` while the averages lag behind the weights; the last line lets them catch up. Only `eval()` makes a prediction independent of the rest of the batch. (With 600 images, differences of 5 points can be due to chance.)
 #
 # ## The whole script
 #
@@ -228,19 +228,19 @@ workshop.ladder.figure("1_single")
 #
 # ### Which operations?
 #
-# A **profiler** records every operation. Above, `trace=` profiled three extra, untimed steps. Compare shares rather than milliseconds: three steps are too few for exact times, and profiling slows them down. The trace can also show less waiting than the turns, because the workers read ahead while the profiler starts. [Perfetto](https://ui.perfetto.dev) can open the trace file, `trace.json.gz`, too.
+# A **profiler** records every operation. Above, `trace=` profiled three extra, untimed steps. Compare shares rather than milliseconds: three steps are too few for exact times, and profiling slows them down. The workers read ahead while the profiler starts, so for waiting, trust the turns, not the trace. [Perfetto](https://ui.perfetto.dev) can open the trace file, `trace.json.gz`, too.
 #
-# Kinds: convolution, normalisation (batch norm), pointwise (ReLU and additions), optimizer (with `zero_grad`), copy, waiting (on a CPU, for a batch; on a GPU, the time without a running kernel), and other (pooling, the last layer, the loss, Python). **Predict:** what share is convolution, and which kind is second?
+# Kinds: convolution, normalisation (batch norm), pointwise (ReLU and additions), optimizer (with `zero_grad`), copy, waiting (on a CPU, for a batch; on a GPU, the time without a running kernel), and other (pooling, the last layer, the loss, Python). **Predict:** what share is convolution, and which other kind takes longest?
 
 # %%
 share, second = "?", "?"  # your numbers: percent, and a kind
 by_kind = workshop.trace("trace.json.gz")  # ms of a step
-print(f"You expected {share}% convolution, and then {second}.")
+print(f"You expected {share}% convolution, and {second} as the longest of the others.")
 
 # %% [markdown]
 # Faster arithmetic helps convolutions; on a GPU, normalisation, pointwise, copy and optimizer mostly move data (see 06).
 #
-# Which kind is worth attacking? The rest of the step limits the gain (**Amdahl's law**). **Your turn:** write a function for this limit. **Predict** it for the convolutions of your step, and for those of a step on an H100 (float16, batch 256, 224 px).
+# Which kind is worth attacking (see the turns for waiting)? The rest of the step limits the gain (**Amdahl's law**). **Your turn:** write a function for this limit. **Predict** it for the convolutions of your step, and for those of a step on an H100 (float16, batch 256, 224 px).
 
 
 # %%
@@ -268,7 +268,7 @@ for guess, whose, part, whole in (
 #
 # **Your turn:** add rows to `tries`: more workers (PyTorch warns if they outnumber the cores; [bus error?](../docs/troubleshooting.md#bus-error-in-a-dataloader-worker-devshm-is-too-small)), and changes like the commented one. **Predict** which helps most, and rerun. (On a CPU, pinning cannot help.)
 #
-# - `"pin": True`: batches in pinned memory, which a GPU copies while Python continues (`non_blocking=True`);
+# - `"pin": True`: batches in pinned memory, from which a GPU can copy while Python continues (`non_blocking=True`);
 # - `"layout": torch.channels_last`: each pixel's channels next to each other in memory, which convolutions may prefer.
 
 # %%
@@ -319,11 +319,13 @@ for name, ms in turns.items():
     )
 for above, name in itertools.pairwise(turns):
     (whole, waited), (whole_now, waited_now) = np.transpose(turns[above]), np.transpose(turns[name])
+    less, saved = np.median([waited - waited_now, whole - whole_now], axis=1)
+    print(f"{name} after {above}: the wait shrinks by {less:.1f} ms, the step by {saved:.1f} ms")
     print(f"{name} ÷ {above}: speed", workshop.ratio(whole / whole_now), end="; ")
     print("computing time", workshop.ratio((whole_now - waited_now) / (whole - waited)))
 
 # %% [markdown]
-# If computing clearly takes longer with workers, they compete with it, for cores or memory. A ratio is the median over all turns; a difference is clear if all turns, at least five, are on the same side of 1.
+# If computing clearly takes longer with workers, they compete with it, for cores or memory. A ratio is the median over all turns; a difference is clear if all turns, at least five, are on the same side of 1; if none is, rerun the cell.
 #
 # Leave `runs/train.py` as it is: 05 comes back to pinning, 08 to `channels_last`.
 #
@@ -398,7 +400,7 @@ found = ", ".join(f"batch {n}: {1000 * n / time:.0f}" for n, time in zip(counts,
 workshop.figure(fig, alt=f"Images/s, medians: {found}.")
 
 # %% [markdown]
-# If the fit is within 12%, a fixed cost can explain the curve, and its share is the largest part of a step that larger batches can save. Part of it is the optimizer, which moves the same weights for any batch. The rest includes Python's work per operation and, mainly on a CPU, the time in which convolutions read all weights and write all their gradients. If the fit is worse and all small batches take equally long, Python cannot fill the GPU's queue fast enough: a step takes the longer of Python's time and the GPU's, not their sum.
+# If the fit is within 12%, a fixed cost can explain the curve, and its share is the most that larger batches can save. Part of it is the optimizer, which updates the same weights for any batch. The rest includes Python's work per operation and, mainly on a CPU, the time in which convolutions read all weights and write all their gradients. If the fit is worse and all small batches take equally long, Python cannot fill the GPU's queue fast enough: a step takes the longer of Python's time and the GPU's, not their sum.
 #
 # ### How much memory does the batch take?
 #

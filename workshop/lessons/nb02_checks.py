@@ -59,9 +59,9 @@ torch.save(results, f"{folder}/results")
 """
 HINTS = {  # for errors of train.py
     "Indent|Syntax|Tab": "Indent `def __getitem__` by 4 spaces, its lines by 8, your step by 16.",
-    "NameError|Unbound": "Write or import what your notebook defines, and call your loss `loss`.",
+    "NameError|Unbound": "Define or import each name in train.py, too, and call your loss `loss`.",
     "NoneType": "Paste the lines below `def`, in `__getitem__` with `return`; step() returns None.",
-    "mat1|mean should|4D|Byte|tuple": "`__getitem__` returns 3 x size x size floats, and a number.",
+    "mat1|mean should|4D|Byte|tuple": "`__getitem__` returns 3 x size x size floats and a number.",
     "it (ended|failed)|'loss'": "Leave the end of `main` as it was, and write no `return` there.",
 }
 
@@ -195,7 +195,7 @@ def judge_photos(photos: Any) -> str:
         (np.median(off[:, 2].mean((1, 2))) > 1.5, "This is a different filter.",
          "Resize with Image.Resampling.BILINEAR; without it, Pillow takes BICUBIC."),
     )  # fmt: skip
-    return f"{len(items)} crops of known images: pixels as Pillow's, squares, labels right."
+    return f"{len(items)} crops of known images: squares with Pillow's pixels and the right labels."
 
 
 def striped() -> Image.Image:
@@ -261,7 +261,7 @@ STEP_MISTAKES: tuple[Mistake, ...] = (
      "Call loss.backward() and then optimizer.step(), with no zero_grad() between the two."),
     (lambda model, optimizer, images, labels: [training_step(model, optimizer, images, labels),
                                                F.cross_entropy(model(images), labels)][1],
-     "This is the loss after the update.", "Return the one that you called backward() of."),
+     "This is the loss after the update.", "Return the loss that you called backward() on."),
     (lambda model, *rest: training_step(nn.Sequential(model, nn.Softmax(1)), *rest),
      "The softmax is applied twice.", "F.cross_entropy expects the network's outputs as they are."),
 )  # fmt: skip
@@ -297,7 +297,7 @@ def judge_step(own: Callable[..., Any]) -> str:
                 f"The first loss is wrong already. {losses_are}",
                 "Before the step, take F.cross_entropy of the raw outputs, a mean."))  # fmt: skip
         wrong(f"The first loss is right, so the update is wrong. {losses_are}",
-              "Zero the gradients, go backward, step, each once.")  # fmt: skip
+              "Call zero_grad(), backward() and step() once each.")  # fmt: skip
     refuse(
         (not isinstance(losses[0], torch.Tensor),
          f"The loss is a {type(losses[0]).__name__}: .item() or float() makes Python wait for the"
@@ -305,7 +305,7 @@ def judge_step(own: Callable[..., Any]) -> str:
         (getattr(losses[0], "requires_grad", False),
          "The loss still holds its graph, and with it the activations.", "Return loss.detach()."),
     )  # fmt: skip
-    return "Three steps of a small network: the losses and the weights of a reference."
+    return "Three steps of a small network give the same losses and weights as the reference."
 
 
 def close(got: list[float], other: list[float]) -> bool:
@@ -346,7 +346,7 @@ def check_script(script: Path) -> str:
             print(f"✗ train.py: {error.diagnosis} {error.remedy}".rstrip())
             print("Until it is right, the finished script is used.")
             return ""
-        print("✓ train.py: three steps of a small network end as the finished script's do.")
+        print("✓ train.py: three steps of a small network end like the finished script's.")
     return "1_single"
 
 
