@@ -242,7 +242,7 @@ OTHER_STYLE = {  # lines of the finished script, and what is right, too
 }
 SCRIPTS = {  # what is said about a script with such edits
     "✓ train.py: three steps of a small network": {},
-    "✓ train.py: three steps of a small network end as": OTHER_STYLE,
+    "✓ train.py: three steps of a small network end like": OTHER_STYLE,
     "unexpected indent. See line 43: `width = 1`. Indent `def __getitem__` by 4": {
         "width, height = image.size": "   width = 1"
     },
