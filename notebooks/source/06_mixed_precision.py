@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 06 · Mixed precision
 #
-# After this notebook, you can explain what 16-bit formats gain and lose, implement loss scaling, and train with `autocast` and `GradScaler`. You can predict which layers become faster by counting operations and bytes, and check it in a trace.
+# After this notebook, you can explain what 16-bit formats gain and lose, implement loss scaling, and train with `autocast` and `GradScaler`. By counting operations and bytes, you can predict which layers become faster, and check the prediction in a trace.
 #
 # **Time:** 100 minutes · **Needs:** DALI, and the script from notebook 05 (supplied if missing), which you extend · **On a CPU:** about 2 minutes to run
 
@@ -45,7 +45,7 @@ if device.type == "cuda" and torch.cuda.mem_get_info()[1] < 40e9:
 # %% [markdown]
 # ## Where is the time going?
 #
-# The next cell traces your DALI script, or the finished one, in `float32` (recent GPUs: TF32). **Predict** the share of convolution: replace the `None` of `guess`, here and below.
+# The next cell traces your DALI script, or the finished one, in `float32` (recent GPUs: TF32). **Predict** convolution's share: replace `None` in `guess = None`, here and below.
 
 # %%
 guess = None  # percent of a step
@@ -77,7 +77,7 @@ print(f"both passes (forward and backward) {both_passes:.0%}.")
 #
 # ## What each format can represent
 #
-# A floating-point number has a sign, an **exponent**, which sets its magnitude, and a **mantissa**, which divides the range between two powers of two into equal steps. Here are 0.1 and what happens to 70,000, 0.00000001 and 1.001 in three formats.
+# A floating-point number has a sign, an **exponent**, which sets its magnitude, and a **mantissa**, which divides the range between two powers of two into equal steps. The next cell shows 0.1 in three formats, and what 70,000, 0.00000001 and 1.001 become in each.
 
 # %%
 formats = {
@@ -252,7 +252,7 @@ _, scales, _ = runs["your rule"]
 print("Your rule's scale of the first steps: 2 to the", *np.log2(scales[:30]).astype(int))
 
 # %% [markdown]
-# Your rule skips steps until the scale is low enough, and one more each time doubling goes too far. Dividing by 2^16 moves nearly all of the histogram below `float16`'s smallest number. Without a scale, all gradients except the last layer's come from the few remaining values and point in wrong directions, so the loss falls less. Skipped updates leave your rule behind the last two runs. `bfloat16` has the range, so it needs no scale.
+# Your rule skips steps until the scale is low enough, and one more each time doubling goes too far. Dividing by 2^16 moves nearly all of the histogram below `float16`'s smallest number. Without a scale, all gradients except the last layer's come from the few remaining values and point in wrong directions, so the loss falls less. Skipped updates can leave your rule behind the last two runs. `bfloat16` has the range, so it needs no scale.
 #
 # The third run **fails silently**: no update, no error. The fourth, without the check, writes [infinities or NaN](../docs/troubleshooting.md#nan-in-float16-which-layer-and-what-the-loss-scale-does) into the weights.
 #
@@ -359,7 +359,7 @@ for name, peak in peaks.items():
 print(f"memory   {bandwidth / 1e9:10,.1f} GB/s")
 
 # %% [markdown]
-# A layer takes at least *operations / peak rate* and at least *bytes / bandwidth*. The larger is its bound in the **roofline** model.
+# A layer takes at least *operations / peak rate* and at least *bytes / bandwidth*. The larger of the two is its bound in the **roofline** model.
 #
 # **Your turn:** count operations and bytes of two layers of ResNet-50 in the forward pass. A multiplication and an addition are two operations; multiplications by padding count, too.
 #
@@ -404,7 +404,7 @@ for name, *ms, _, _ in rows:
     print(f"{name}: {ms[1] / ms[0]:.1f} × the count in {before}, {ms[3] / ms[2]:.1f} × in {half}")
 
 # %% [markdown]
-# *Gain* is the speed-up from 16 bits. A layer that gains more than counted was further from its bound in 32 bits; one that gains less, in 16. (Slightly below 1 × the count, the layer's code beats the matrix product's; far below, measure the limits again.)
+# *Gain* is the speed-up from 16 bits. A layer that gains more than counted was further from its bound in 32 bits; one that gains less, in 16. (Slightly below 1 × the count, the layer beats the matrix product or the copy; far below, measure the limits again.)
 #
 # ## Compare all precisions
 #
@@ -465,7 +465,7 @@ session.expect({f"h100.{name}.ips": yours.get(name) for name in ("float16", "bfl
 #
 # ## Trace two precisions
 #
-# Next, trace both passes, channels last, in your script's precision and in 16 bits, taking turns. (*Pointwise* is ReLU and addition.) The count now includes all layers and the backward pass, in which a convolution does twice the work.
+# Next, trace both passes, channels last, alternating between your script's precision and 16 bits. (*Pointwise* is ReLU and addition.) The count now includes all layers and the backward pass, in which a convolution does twice the work.
 #
 # **Your turn:** count how often the other layers read and write. Then, in the cell that traces, **predict** the gain of each kind.
 
@@ -524,7 +524,7 @@ for name, its_turns in traces.items():
         print(f"{name} took twice as long as in the last table: the machine is busy. Run it again.")
 
 # %% [markdown]
-# The count assumes arithmetic as fast as a large matrix product, and memory as fast as a copy. Compare it with the fastest turns. A kind that takes much longer reaches neither limit. If *convolution* takes far less, its peak was measured too low. If another kind does, its traffic is overestimated: on a CPU, its arrays stay in the cache, so less traffic gains little; on a GPU, kernels that mostly read can be faster than a copy.
+# The count assumes arithmetic as fast as a large matrix product, and memory as fast as a copy. Compare it with the fastest turns. A kind that takes much longer reaches neither limit. If *convolution* takes far less, its peak was measured too low. If another kind does, its traffic is overestimated: on a CPU, its arrays stay in the cache, so halving the traffic gains little; on a GPU, kernels that mostly read can be faster than a copy.
 #
 # Next, compare with a recorded H100; then apply your count to the V100: **predict** the gain from 8 times the arithmetic alone, and from half the traffic alone.
 
@@ -630,7 +630,7 @@ workshop.table(rows, columns, f"The end of a block, {session.tail} images")
 del pair, pairs
 
 # %% [markdown]
-# If a measured time is near the count, traffic is the limit; at several times the count, something else is. On a CPU, [PyTorch's batch norm](https://github.com/pytorch/pytorch/blob/02793981e2a23214e0a159b7eef8685ea5738310/aten/src/ATen/native/cpu/batch_norm_kernel.cpp) adds NCHW numbers one at a time in `float32`, but as vectors in 16 bits, so the gain can exceed 2. For the whole network, `torch.compile` gained a factor of about 1.2 (from 4,833 to 5,810 images/s, recorded on two machines).
+# The closer a measured time is to the count, the more traffic limits it; at several times the count, something else does. On a CPU, [PyTorch's batch norm](https://github.com/pytorch/pytorch/blob/02793981e2a23214e0a159b7eef8685ea5738310/aten/src/ATen/native/cpu/batch_norm_kernel.cpp) adds up NCHW values one at a time in `float32`, but as vectors in 16 bits, so the gain can exceed 2. For the whole network, `torch.compile` gained a factor of about 1.2 (recorded on two machines).
 #
 # ## Your turn: one more rung
 #
@@ -666,7 +666,7 @@ else:
 workshop.ladder.figure("4_amp")
 
 # %% [markdown]
-# If the ranges overlap, the race does not refute the formula. (A range as wide as 0.5 to 3.5 tests nothing: rerun the cell under *Compare all precisions*, then the one above.) If not, compare the printed times with the factor in NCHW, measured without DALI and, on a GPU, with larger batches. (On two CPU cores, races ended up to about a tenth above or below the formula.) The square is a recorded H100, from 1,735 to 2,530 images/s: batch 128, from JPEG files.
+# If the ranges overlap, the race does not refute the formula. (If a range is very wide, rerun the cell under *Compare all precisions*, then the one above.) If not, subtract the optimizer's time (first table) from both printed times, and divide: this is the passes' factor in your script. (On two CPU cores, race and formula differed by up to about 10%.) The square is a recorded H100, from 1,735 to 2,530 images/s: batch 128, from JPEG files.
 #
 # ## The same accuracy?
 #

@@ -287,7 +287,7 @@ LAMBDA = "...\n\nblock_end = lambda fused: (3, 1) if fused else (5, 3)"
         ("def convolution", [CONVOLUTION.replace(" + 36864", ""), NORM], "weights are read, too"),
         ("def convolution", [CONVOLUTION.replace("images *", ""), NORM], "convolution(3, 4) gives"),
         ("def accesses", ACCESSES, "✓ `accesses`"),
-        ("def accesses", ACCESSES.replace("8", "3"), "The batch norm reads too few arrays"),
+        ("def accesses", ACCESSES.replace("8", "3"), "The batch norm lacks accesses"),
         ("def accesses", ACCESSES.replace("[layer]", ""), "of type dict, not a number"),
         ("def block_end", "return (3, 1) if fused else (5, 3)", "✓ `block_end`"),
         ("def block_end", "return (2, 1) if fused else (4, 3)", "is then read again"),

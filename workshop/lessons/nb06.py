@@ -162,7 +162,7 @@ MISTAKES: dict[Function, list[Mistake]] = {
     ],
     batch_norm: [
         (lambda images, size: (batch_norm(images, size)[0], batch_norm(images, size)[1] * 2 // 3),
-         "There are too few bytes.", READ_TWICE),
+         "There are too few bytes.", f"{READ_TWICE} Its output is written once."),
         (lambda images, size: (batch_norm(images, size)[0], batch_norm(images, size)[1] * 4 // 3),
          "PyTorch's CPU kernel does read its input three times, but two reads are enough.",
          "One pass yields mean and variance: add up x and x² together."),
@@ -179,15 +179,17 @@ MISTAKES: dict[Function, list[Mistake]] = {
         (lambda layer: {"batch norm": 5, "ReLU": 3}.get(layer, accesses(layer)),
          "This is the backward pass alone.", "Add the reads and writes of the forward pass."),
         *((lambda layer, few=few: {"batch norm": few}.get(layer, accesses(layer)),
-           "The batch norm reads too few arrays.",
-           "Forward it reads one array twice; backward, two arrays twice.")
+           "The batch norm lacks accesses.",
+           "Forward, it reads one array twice and writes one; backward, it reads two arrays twice"
+           " and writes one.")
           for few in (3, 5, 6, 7)),
         (lambda layer: {"batch norm": 9}.get(layer, accesses(layer)),
          "There is one read too many.",
          "One pass yields mean and variance: add up x and x² together."),
         *((lambda layer, few=few: {"ReLU": few}.get(layer, accesses(layer)),
            "The ReLU lacks accesses.",
-           "Backward, it reads its output and the gradient, and writes a gradient.")
+           "Forward, it reads and writes, also in place; backward, it reads its output and the"
+           " gradient, and writes one.")
           for few in (2, 3, 4)),
         *((lambda layer, few=few: {"addition": few}.get(layer, accesses(layer)),
            "The addition lacks accesses.",
