@@ -13,7 +13,7 @@ epochs: int | None = None  # epochs to train
 seed: int = 0  # random seed
 
 # %% [markdown]
-# Run the cells in order with Shift + Enter. To change a parameter, edit the cell above and rerun everything below. Run one notebook at a time, and close it with *File › Close and Shut Down Notebook*: two that compute at once slow each other down, and an idle one holds up to 3 GB of memory. After a restart, or on another day, *Run › Run All Above Selected Cell* takes at most 5 minutes. The next cell reports your hardware, chooses a *profile*, and generates the images of road signs if they are missing.
+# Run the cells in order with Shift + Enter. To change a parameter, edit the cell above and rerun everything below. Run one notebook at a time, and close it with *File › Close and Shut Down Notebook*: two that compute at once slow each other down, and an idle one holds up to 3 GB of memory. After a restart, or on another day, *Run › Run All Above Selected Cell* takes at most 5 minutes. The next cell reports your hardware, chooses a *profile*, and generates the road-sign images if they are missing.
 #
 # The profile decides how much a notebook computes: `cpu` runs any notebook in under 5 minutes on two otherwise idle cores, `gpu` mostly uses 224-pixel images, and `ci` is for tests.
 
@@ -53,7 +53,7 @@ fig.suptitle("The twelve classes, each at 64 × 64 pixels")
 workshop.figure(fig, alt=", ".join(examples))
 
 # %% [markdown]
-# The network, `tiny`, is a small version of ResNet-50: the same code, but much faster. `rn50` is the course's finished training program; you start your own script in notebook 02. A cell that starts with `%%bash -e` contains terminal commands; `$DATA`, `$EPOCHS` and `$SEED` were set above.
+# The network, `tiny`, is a small version of ResNet-50: the same code, but much faster. `rn50` is the course's finished training program; you begin to write your own in notebook 02. A cell that starts with `%%bash -e` contains terminal commands; `$DATA`, `$EPOCHS` and `$SEED` were set above.
 #
 # - `-b`: images per step, the *batch size*; with 2,400 training images, an epoch is 75 steps of 32
 # - `-e`: passes over the data, the *epochs*
@@ -73,7 +73,7 @@ guess = None  # your number, in percent
 # %% [markdown]
 # Lines that begin with `--` list the main settings, with reasons. `top-1` is the percentage of images whose highest-scoring class is right; for training images, it is lower, because it is an average over the whole epoch and the crops are random. The learning rate is divided by ten after 1/3, 2/3 and 8/9 of the run, so late epochs change little.
 #
-# Next, the network classifies all validation images; `first $EPOCHS` names the weights that training saved. Prediction rounds slightly differently from validation, so the accuracy can differ by an image or two. **Predict** the most frequent mistake.
+# Next, the network classifies all validation images; `first $EPOCHS` names the weights that training saved. Prediction rounds slightly differently from validation, so a few images can get a different answer. **Predict** the most frequent mistake.
 
 # %%
 pair = None  # the sign and what it is taken for, such as "yield taken for stop"
@@ -134,13 +134,13 @@ for run in runs:
 print(f"You expected these shares of waiting, with workers and without: {waiting or '?'}")
 
 # %% [markdown]
-# Without workers, the training process itself decodes between steps, so all decoding counts as waiting. With workers, a step waits only if decoding is slower than computing, or at the start of an epoch, when no batch is ready yet; in the first epoch, the workers themselves have to start. On a GPU, the waiting time is the most that faster input can save, because during a wait, the GPU still computes the steps that were launched before it. On a CPU, faster input can save more, because decoding also takes cores from the network. Compare the totals and the computing times, too. The logs show how much the speed varies between the epochs of one run (img/s): a difference in total time that is no larger may be chance. If computing took longer with workers on a CPU, the workers slowed the network, because both need the cores: then less waiting need not mean a shorter run.
+# Without workers, the training process itself decodes between steps, so all decoding counts as waiting. With workers, a step waits only if decoding is slower than computing, or at the start of an epoch, when no batch is ready yet; in the first epoch, the workers themselves have to start (compare its seconds in the log with the later epochs'). On a GPU, the waiting time is the most that faster input can save, because during a wait, the GPU still computes the steps that were launched before it. On a CPU, faster input can save more, because decoding also takes cores from the network. Compare the totals and the computing times, too. The logs show how much the speed varies between the epochs of one run (img/s): if the total times differ by no more than that, the difference may be chance. If computing took longer with workers on a CPU, the workers slowed the network, because both need the cores: then less waiting need not mean a shorter run.
 #
-# **Your turn:** change the batch size instead. **Predict:** with 8 images per step, how many steps per epoch? Does the run take longer? Is the network more accurate? Copy the last training command to the cell below, replace `-b 32` with `-b 8`, delete `--data-nthreads 0`, and run it and the cell above again. The seed alone changes the top-1 accuracy, too: among ten ResNet-50 runs in bfloat16 with different seeds, the best and the worst were 4 points apart. Before you believe a difference, repeat both runs with `--seed 1` instead of `--seed $SEED`.
+# **Your turn:** change the batch size instead. **Predict:** with 8 images per step, how many steps per epoch? Does the run take longer? Is the network more accurate? Copy the last training command to the cell below, replace `-b 32` with `-b 8`, delete `--data-nthreads 0`, and run it; then run the cell above again. The seed alone changes the top-1 accuracy, too: among ten ResNet-50 runs in bfloat16 with different seeds, the best and the worst were 4 points apart. Before you believe a difference, repeat both runs with `--seed 1` instead of `--seed $SEED`.
 #
 # If you have a GPU, next restore `-b 32` and delete `--network tiny` to train ResNet-50. **Predict** how much longer it takes, with 36 times the work per image.
 #
-# <details><summary>Why?</summary>An epoch has 300 steps. Four times as many steps at a quarter of the learning rate should end about as accurate (*linear scaling*). But each step has a fixed cost, so the run takes longer. Notebook 02 explains both. On a GPU, steps of <code>tiny</code> may mostly wait for images or for kernels to be launched; then ResNet-50 takes far less than 36 times as long.</details>
+# <details><summary>Why?</summary>An epoch has 300 steps. With four times as many steps at a quarter of the learning rate, the network should become about as accurate (<i>linear scaling</i>). But each step has a fixed cost, so the run takes longer. Notebook 02 explains both. On a GPU, most of a step of <code>tiny</code> may be spent waiting for images, or for the CPU to launch the GPU's programs (<i>kernels</i>); then ResNet-50 takes far less than 36 times as long.</details>
 
 # %% language="bash" magic_args="-e"
 # # your predictions: steps per epoch: ?  seconds: ?  top-1: ?
@@ -160,7 +160,7 @@ nb00.show_step()
 # %% [markdown]
 # ## Why training is expensive
 #
-# How long does it take to train on ImageNet: 1,281,167 images, 90 epochs in the published recipe? On one V100, a data-centre GPU from 2017, [NVIDIA's program](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) trains at 400.2 images per second in 32-bit precision (FP32) and at 1,442.6 in 16-bit (FP16). **Predict** the hours for each.
+# How long does it take to train on ImageNet, which has 1,281,167 training images, for the published recipe's 90 epochs? On one V100, a data-centre GPU from 2017, [NVIDIA's program](https://github.com/NVIDIA/DeepLearningExamples/tree/a8e1d1cd/MxNet/Classification/RN50v1.5) trains at 400.2 images per second in 32-bit precision (FP32) and at 1,442.6 in 16-bit (FP16). **Predict** the hours for each.
 
 # %%
 expected = None  # two numbers: hours in FP32, in FP16

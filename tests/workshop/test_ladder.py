@@ -352,7 +352,7 @@ def test_figure_has_both_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (alone,) = fig.axes
     others = [400.2, 1442.6, 5391.8, 10263.2, 1080, 1735, 2530, 4107]
     assert [bar.get_width() for bar in alone.patches] == others
-    assert "3.8 × as fast" in alone.get_title(loc="left")
+    assert "3.8 times as fast" in alone.get_title(loc="left")
     assert "H100, 05: DALI 1,735 images/s" in alt
 
 
