@@ -182,7 +182,9 @@ def _draw_gpus(axes: Axes, gpus: Mapping[str, float]) -> str:
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.grid(visible=False, axis="y")
     gain = [*gpus.values()][-1] / gpus["H100, 02: one device"]
-    axes.set_title(f"One H100: the script was {gain:.1f} times as fast after notebook 08 as after 02")
+    axes.set_title(
+        f"One H100: after notebook 08, the script was {gain:.1f} times as fast as after 02"
+    )
     source = (
         "V100: published, batch 96 or 208; H100: recorded, earlier scripts, batch 128, 12 workers"
     )
