@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -48,6 +49,24 @@ def find_checkpoint(name: str, epoch: int | None) -> tuple[str, int]:
         raise UserError(problem, ("weights",))
     print(f"{name}: epoch {there[-1]}, the last", file=sys.stderr)
     return name, there[-1]
+
+
+def named(files: Sequence[str], labels: Sequence[str] | None) -> dict[str, Path]:
+    """Return each report by its label or its name, with its folder's name if two are the same.
+
+    For a run's folder it is the report in there. Raises UserError if two names are the same.
+    """
+    paths = [Path(os.path.abspath(file)) for file in files]
+    names = labels or [path.stem for path in paths]
+    if not labels and len(set(names)) < len(names):
+        names = [f"{path.parent.name}/{path.stem}" for path in paths]
+    if len(names) != len(files):
+        raise UserError(f"--labels: {len(names)} names for {len(files)} files")
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"two of the files are called {name}: name them with --labels")
+    reports = [Path(file, "report.json") if Path(file).is_dir() else Path(file) for file in files]
+    return dict(zip(names, reports, strict=True))
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -12,7 +12,7 @@ from statistics import harmonic_mean
 from typing import Any
 
 from data_prep.command_line import Parser
-from rn50.common import aligned
+from rn50.common import aligned, named
 from rn50.published import Series, load
 from rn50.reports import check_metrics
 from rn50lib.errors import UserError
@@ -42,11 +42,11 @@ class Side:
         return any(a and b and a != b for a, b in zip(self.work, other.work, strict=True))
 
 
-def read(path: str, name: str | None = None) -> Side:
+def read(path: Path, name: str) -> Side:
     """Read a report or a benchmark. Raise UserError for anything else."""
     content = load_json(path)
     try:
-        return side_of(content, name or Path(path).stem)
+        return side_of(content, name)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"{path} is neither a report (--report) nor a benchmark (`rn50 benchmark -o`): {error}"
@@ -181,22 +181,16 @@ def main(argv: list[str]) -> int:
     parser = Parser(
         prog="rn50 compare", description="Compare reports and benchmarks.", allow_abbrev=False
     )
-    parser.add_argument("files", nargs="*", help="files of --report or of `rn50 benchmark -o`")
+    parser.add_argument("files", nargs="*", help="reports, benchmarks, or folders of runs")
     parser.add_argument(
         "--published", action="append", default=[], choices=known, metavar="NAME",
         help=f"add published figures, once or several times: {', '.join(known)}",
     )  # fmt: skip
     parser.add_argument("--labels", nargs="+", help="a name for each file (default: its own)")
     args = parser.parse_args(argv)
-    if args.labels and len(args.labels) != len(args.files):
-        parser.error(f"--labels: {len(args.labels)} names for {len(args.files)} files")
     if len(args.files) + len(args.published) < 2:
         parser.error(f"nothing to compare with: add a file, or --published {next(iter(known))}")
-    labels = args.labels or [None] * len(args.files)
-    sides = [read(file, label) for file, label in zip(args.files, labels, strict=True)]
-    sides += [published(name) for name in args.published]
-    used = [side.name for side in sides]
-    if len(set(used)) < len(used):
-        parser.error(f"two of them are called {max(used, key=used.count)}: name them with --labels")
+    sides = [read(file, name) for name, file in named(args.files, args.labels).items()]
+    sides += [published(name) for name in dict.fromkeys(args.published)]
     print(text(sides))
     return 0

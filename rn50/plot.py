@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data_prep.command_line import Parser
-from rn50.common import Output, contains
+from rn50.common import Output, contains, named
 from rn50.reports import load
 from rn50lib.errors import UserError
 
@@ -126,13 +126,11 @@ def save(figure: Figure, to: Output) -> None:
 def main(argv: list[str]) -> int:
     parser = Parser(prog="rn50 plot", description="Draw curves over epochs from report files.")
     add = parser.add_argument
-    add("reports", nargs="+", help="files that --report wrote")
+    add("reports", nargs="+", help="files that --report wrote, or folders of runs")
     add("-o", "--output", required=True, help="image to write (.png, .svg, .pdf)")
     add("--labels", nargs="+", help="a name for each report (default: its file name)")
     args = parser.parse_args(argv)
-    if args.labels and len(args.labels) != len(args.reports):
-        parser.error(f"--labels: {len(args.labels)} names for {len(args.reports)} reports")
-    to, names = output(args.output), args.labels or [Path(name).stem for name in args.reports]
-    save(curves({n: load(r) for n, r in zip(names, args.reports, strict=True)}), to)
+    to, reports = output(args.output), named(args.reports, args.labels)
+    save(curves({name: load(file) for name, file in reports.items()}), to)
     print(args.output)
     return 0

@@ -115,7 +115,7 @@ def test_all_listed_verbs_exist(rn50: Run) -> None:
         ("score m one", "epoch", "one"),
         ("plot r.json", "-o", "required"),
         ("plot r.json -o c.png", "r.json", "cannot be read"),
-        ("plot a.json b.json -o c.png --labels one", "--labels", "1 names for 2 reports"),
+        ("plot a.json b.json -o c.png --labels one", "--labels", "1 names for 2 files"),
     ],
 )
 def test_invalid_flags_are_refused(rn50: Run, argv: str, problem: str, remedy: str) -> None:

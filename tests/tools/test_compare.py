@@ -67,7 +67,13 @@ def test_reports_are_compared_by_speed_and_by_accuracy(rn50: Rn50, files: Path) 
     assert line(text, "val.top1", "2") == ["val.top1", "2", "110.0", "146.0"]
     assert line(text, "hours", "2") == ["hours", "2", "2.000", "2.000"]
     assert "before" in text and "after" in text and "val.total_ips" not in text
-    mixed = rn50("compare", "a.json", "old.json").out
+    for name in ("a", "b"):
+        (files / "runs" / name).mkdir(parents=True)
+        (files / f"{name}.json").rename(files / "runs" / name / "report.json")
+    assert line(rn50("compare", "runs/a", "runs/b").out, "workers")[2:] == ["a", "b", "b", "/", "a"]
+    same = rn50("compare", "runs/a/report.json", "runs/b/report.json").out
+    assert line(same, "workers")[2:4] == ["a/report", "b/report"]
+    mixed = rn50("compare", "runs/a", "old.json").out
     assert "no workers and batch in common" in mixed
 
 
@@ -104,7 +110,7 @@ def test_different_networks_and_sizes_are_not_divided(rn50: Rn50, tmp_path: Path
         (("old.json", "list.json"), ("list.json", "neither a report")),
         (("old.json", "flat.json"), ("flat.json", "train.loss is not a list of numbers")),
         (("old.json", "below.json"), ("below.json", "-5 is not a speed")),
-        (("old.json", "old.json"), ("called old", "--labels")),
+        (("old.json", "old.json"), ("/old: name them", "--labels")),
         (("old.json", "--published", "TPU"), ("--published: invalid", "DGX-A100/TF32")),
         (("old.json", "new.json", "--labels", "x"), ("--labels", "1 names for 2")),
     ],

@@ -53,6 +53,20 @@ def test_the_verb_writes_an_image(rn50: Run, tmp_path: Path) -> None:
         assert len(image.convert("RGB").getcolors(2**24)) > 50  # not an empty page
 
 
+def test_reports_of_the_same_name_are_two_curves(rn50: Run, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        write_report(tmp_path / name / "report.json", [3.0, 2.0])
+    rn50("plot", "one/report.json", "two/report.json", "-o", "c.svg")
+    assert all(f"<!-- {name}/report -->" in Path("c.svg").read_text() for name in ("one", "two"))
+    rn50("plot", "one", "two", "-o", "c.svg")
+    assert all(f"<!-- {name} -->" in Path("c.svg").read_text() for name in ("one", "two"))
+    assert (
+        "called one/report: name them"
+        in rn50("plot", *["one/report.json"] * 2, "-o", "c.svg").error
+    )
+
+
 def test_errors_name_the_file(rn50: Run, tmp_path: Path) -> None:
     report = write_report(tmp_path / "a.json", [1.0, 0.5])
     empty = write_report(tmp_path / "b.json", [None, None])
