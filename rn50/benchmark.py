@@ -196,7 +196,8 @@ def contents(
         entry |= {"report": str(cell.file)} if cell.file else {}
         metrics.setdefault(str(cell.n), {})[str(cell.batch)] = figures
         details.setdefault(str(cell.n), {})[str(cell.batch)] = entry
-    machine = {key: reports[0]["env"].get(key) for key in ("machine", "versions") if reports}
+    same = ("machine", "versions", "axes")  # of the last, as one worker has no --comm
+    measured_on = {key: reports[-1]["env"].get(key) for key in same if reports}
     caps = dict.fromkeys(line for resolved in planned for line in resolved.caps)
     warm_up = {"untimed_iterations": 1, "epochs_left_out": dropped}  # 1: the first of each epoch
     return {
@@ -207,10 +208,9 @@ def contents(
         "metrics": metrics,
         "env": {
             "cmd": command,
-            "image_shape": first.image_shape,
             "warm_up": warm_up,
             "caps": [*caps],
-            **machine,
+            **measured_on,
             "cells": details,
         },
     }

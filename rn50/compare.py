@@ -18,6 +18,7 @@ from rn50.reports import check_metrics
 from rn50lib.errors import UserError
 from rn50lib.files import load_json
 
+SPEED = ("backend", "loader", "dtype", "engine", "compile", "comm", "threads")  # decide a rate
 RATES = ("train.total_ips", "val.total_ips")
 LAST = ("train.loss", "train.top1", "val.loss", "val.top1", "val.top5")
 
@@ -28,11 +29,12 @@ class Side:
 
     `rates` holds images per second over all workers by (metric, workers, batch per worker), None if
     a cell failed; `trained` the last epoch's metrics and the hours by (metric, workers). `work` is
-    the model and the image size, each None if the file does not say.
+    the model and the image size, each None if the file does not say; `axes` a run's settings.
     """
 
     name: str
     work: tuple[str | None, int | None] = (None, None)
+    axes: dict[str, Any] = field(default_factory=dict)
     rates: dict[tuple[str, int, int], float | None] = field(default_factory=dict)
     trained: dict[tuple[str, int], float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -56,8 +58,8 @@ def read(path: Path, name: str) -> Side:
 def side_of(content: dict[str, Any], name: str) -> Side:
     """Return the side of a report's or a benchmark's content. Raise ValueError for others."""
     env = content.get("env", {})
-    size = env.get("image_shape") or env.get("axes", {}).get("image_shape", {}).get("value")
-    side = Side(name, (content.get("model"), size))
+    axes = {key: axis["value"] for key, axis in env.get("axes", {}).items()}
+    side = Side(name, (content.get("model"), axes.get("image_shape")), axes)
     (add_benchmark if "metric_keys" in content else add_report)(side, content)
     return side
 
@@ -77,7 +79,7 @@ def add_report(side: Side, content: dict[str, Any]) -> None:
     """Add a report's rate (the harmonic mean without the first epoch), last metrics and hours."""
     n, metrics = int(content["ngpus"]), content["metrics"]
     check_metrics(metrics)
-    batch = content.get("env", {}).get("axes", {}).get("batch_size", {}).get("value")
+    batch = side.axes.get("batch_size")
     for key in RATES:
         epochs = [rate for rate in map(speed, metrics.get(key) or []) if rate is not None]
         if epochs and batch is not None:
@@ -128,11 +130,16 @@ def text(sides: Sequence[Side]) -> str:
     if not parts:
         raise UserError(f"{', '.join(s.name for s in sides)}: no speed and no accuracy in there")
     notes = [note for side in sides for note in side.notes]
+    base = sides[0].axes
     for side in sides[1:]:
         if side.does_other_work(sides[0]):
             work = (f"{s.name} {s.work[0] or 'another network'}, {s.work[1] or '?'} px"
                     for s in (sides[0], side))  # fmt: skip
             notes.append(f"not divided, as they compute different things: {'; '.join(work)}")
+        differ = [f"{key} {base.get(key, 'off')} / {side.axes.get(key, 'off')}" for key in SPEED
+                  if base and side.axes and base.get(key) != side.axes.get(key)]  # fmt: skip
+        if differ:
+            notes.append(f"{sides[0].name} / {side.name} differ: {', '.join(differ)}")
     return "\n\n".join([*parts, "\n".join(notes)]).rstrip()
 
 

@@ -86,6 +86,7 @@ def test_a_cell_holds_the_rate_of_each_epoch(swept) -> None:
     assert cell["reason"] is None and env["warm_up"]["epochs_left_out"] == 1
     for key in ("train.total_ips", "val.total_ips"):
         assert len(cell[key]["epochs"]) == 2
+    assert env["axes"]["loader"]["value"] == "synthetic" and "dtype" in env["axes"]
 
 
 def test_a_table_for_each_key_on_stderr(swept) -> None:
