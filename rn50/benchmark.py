@@ -147,6 +147,7 @@ def plan(cells: list[Cell], asked: Given) -> list[tuple[Cell, Resolved]]:
     if not runs:
         raise UserError(cells[0].reason or "")
     launch.say(description.describe(runs[0][1]))
+    launch.warn_of_load()
     for cell in cells:
         if cell.reason:
             launch.say(f"{cell.title} is left out: {cell.reason}")

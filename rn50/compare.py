@@ -65,14 +65,19 @@ def side_of(content: dict[str, Any], name: str) -> Side:
 
 
 def add_benchmark(side: Side, content: dict[str, Any]) -> None:
-    """Add the rates of a benchmark, and the reasons of its failed cells."""
-    reasons = content.get("env", {}).get("cells", {})
+    """Add the rates of a benchmark, the reasons of its failed cells, and epochs that differ."""
+    details = content.get("env", {}).get("cells", {})
     for n, cells in content["metrics"].items():
         for batch, values in cells.items():
+            name, cell = f"{side.name}, n {n}, batch {batch}", details.get(n, {}).get(batch, {})
             for key in content["metric_keys"]:
                 side.rates[key, int(n), int(batch)] = speed((values or {}).get(key))
-            if reason := reasons.get(n, {}).get(batch, {}).get("reason"):
-                side.notes.append(f"{side.name}, n {n}, batch {batch}: {reason}")
+                rates = cell.get(key, {}).get("epochs", [1])
+                if max(rates) > 1.1 * min(rates):
+                    between = f"{number(min(rates))} to {number(max(rates))}"
+                    side.notes.append(f"{name}: {key} was {between} in its epochs")
+            if reason := cell.get("reason"):
+                side.notes.append(f"{name}: {reason}")
 
 
 def add_report(side: Side, content: dict[str, Any]) -> None:

@@ -453,3 +453,10 @@ def killed(rank: int, number: int) -> str:
 
 def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
+
+
+def warn_of_load() -> None:
+    """Print a line if other programs lengthen what is about to be measured."""
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1  # both of the host
+    if load > cores:
+        say(f"load {load:.1f} on {cores} cores: other programs lengthen the times below")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 
 from rn50 import launch
@@ -142,9 +141,7 @@ def main(argv: list[str]) -> int:
     if resolved.config.load_epoch is not None:
         raise UserError("--load-epoch: speed does not depend on the weights; leave it out")
     launch.say(describe(resolved))
-    load, cores = os.getloadavg()[0], os.cpu_count() or 1  # both of the host
-    if load > cores:
-        launch.say(f"load {load:.1f} on {cores} cores: other programs lengthen the times below")
+    launch.warn_of_load()
     usual = SECONDS_CI if resolved.config.profile == "ci" else SECONDS
     bench = Bench(launch.new_run("diagnose"), extra.seconds or usual)
     config = measured(resolved.config)

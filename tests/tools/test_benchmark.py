@@ -176,6 +176,12 @@ def test_errors_name_the_flag_and_the_remedy(rn50: Run, argv: str, problem: str,
     assert not Path("a.json").exists()
 
 
+def test_a_busy_machine_is_named(rn50: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (1999.0, 0, 0))
+    ended = rn50("benchmark", *SMALL, *"-n 1 -b 4 -i 2 --only-inference -o a.json".split())
+    assert ended.status == 0 and "load 1999.0 on " in ended.err
+
+
 def test_a_dry_run_starts_nothing_and_writes_nothing(rn50: Run) -> None:
     shown = rn50("benchmark", *SMALL, "-n", "1,2", "-b", "4,8", "-o", "a.json", "--comm", "ddp",
                  "--recipe", "reference", "--dry-run")  # fmt: skip

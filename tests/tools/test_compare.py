@@ -33,7 +33,13 @@ def files(tmp_path: Path) -> Path:
     benchmark(
         tmp_path / "new.json",
         {"1": {"64": {train: 150.0}}, "4": {"64": {train: None}, "128": {train: 700.0}}},
-        {"4": {"64": {"reason": "rank 1 was killed by signal 9"}}},
+        {
+            "1": {"64": {"train.total_ips": {"epochs": [145.0, 155.0]}}},
+            "4": {
+                "64": {"reason": "rank 1 was killed by signal 9"},
+                "128": {"train.total_ips": {"epochs": [600.0, 840.0]}},
+            },
+        },
     )
     for name, speeds in (("a", [10.0, 40.0, 60.0]), ("b", [96.0])):
         made = Report(
@@ -58,6 +64,8 @@ def test_benchmarks_are_divided_if_workers_and_batch_match(rn50: Rn50, files: Pa
     assert line(text, "4", "64") == ["4", "64", "320.0", "failed", "-"]
     assert line(text, "4", "128") == ["4", "128", "-", "700.0", "-"]
     assert "new, n 4, batch 64: rank 1 was killed by signal 9" in text
+    assert "new, n 4, batch 128: train.total_ips was 600.0 to 840.0 in its epochs" in text
+    assert "batch 64: train" not in text
 
 
 def test_reports_are_compared_by_speed_and_by_accuracy(rn50: Rn50, files: Path) -> None:
