@@ -19,6 +19,7 @@ from rn50.common import Output, counts, has_key
 from rn50.reports import load
 from rn50lib.config import Resolved, flag_name, scoped
 from rn50lib.errors import TERMINATED, UserError
+from rn50lib.files import is_stream
 from rn50lib.lifetime import die_with_parent
 from rn50lib.report import as_json
 
@@ -52,6 +53,8 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, Given]:
     for name in scoped("untimed"):
         if asked.get(name):
             raise UserError(f"{flag_name(name)} does not work with a benchmark: omit it")
+    if not asked.get("only_inference") and asked.pop("model_prefix", None):
+        launch.say("--model-prefix is left out: a benchmark saves no checkpoints")
     asked = {"num_epochs": 1, "benchmark_iters": 100, **asked, "no_metrics": True}
     epochs = asked["num_epochs"]
     if own.warmup >= epochs:
@@ -103,7 +106,8 @@ def main(argv: list[str]) -> int:
     found = contents(cells, planned, dropped, ["rn50", "benchmark", *argv])
     output.write(as_json(found))
     launch.say(compare.text([compare.side_of(found, "this sweep")]))
-    print(own.output)
+    if not is_stream(own.output):
+        print(own.output)
     return 130 if interrupted else int(any(cell.reason for cell in cells))
 
 

@@ -259,5 +259,6 @@ def main(argv: list[str]) -> int:
             print(f"{name if name.isprintable() else repr(name)}: {best(row, classes)}")
     elif rows:
         write(output, rows, [classes[i] for i in range(probabilities.shape[1])])
-        print(args.output)
+        if not is_stream(args.output):
+            print(args.output)
     return 2 if bad else 0

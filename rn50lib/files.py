@@ -64,6 +64,8 @@ def check_output(path: str | Path, flag: str, kind: str, is_kind: Callable[[Path
     True for a file that may be replaced, and False or OSError or ValueError for others.
     """
     path = Path(path)
+    if str(path) == "-":
+        raise UserError(f"{flag} -: use /dev/stdout for standard output")
     if path.is_dir() or path.is_block_device():
         why = "it is a folder" if path.is_dir() else "it is a disk"
         raise UserError(f"{flag} {path} cannot be written: {why}; name a file")

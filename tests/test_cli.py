@@ -109,6 +109,7 @@ def test_all_listed_verbs_exist(rn50: Run) -> None:
         ("train --val-resize=256", "--val-resize", "pass --set val_resize=VALUE"),
         ("run --no-bn-decay", "--no-bn-decay", "pass --set bn_decay=false"),
         ("run -e", "-e", "expected one argument"),
+        ("run --report -", "--report -", "use /dev/stdout"),
         ("run --preset RN50_FP64", "RN50_FP64", "RN50_FP32_1GPU"),
         ("run --no-dali --loader synthetic", "--no-dali", "not allowed with"),
         ("score", "prefix", "required"),

@@ -5,6 +5,7 @@ The model is a wait of a known length, so the rates have an upper bound that no 
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import statistics
@@ -166,6 +167,7 @@ def test_ctrl_c_keeps_what_was_measured_and_leaves_no_process(started, tmp_path:
         ("-o a.json --batchsize 4", "--batchsize", "did you mean --batch-size?"),
         ("-o a.json -b 4 --report r.json", "--report", "omit it"),
         ("-o a.json --preset BENCHMARK_FP8", "BENCHMARK_FP8", "BENCHMARK_FP16"),
+        ("-o - -n 1 -b 4", "-o -", "use /dev/stdout"),
         ("-o .file/a.json -n 1 -b 4", "-o .file/a.json", "cannot be written"),
         ("-o a.json -n 998,999 -b 4 --comm ddp --loader synthetic", "-n 998", "use -n"),
     ],
@@ -182,6 +184,12 @@ def test_a_busy_machine_is_named(rn50: Run, monkeypatch: pytest.MonkeyPatch) -> 
     assert ended.status == 0 and "load 1999.0 on " in ended.err
 
 
+def test_a_pipe_gets_the_json_alone(tmp_path: Path) -> None:
+    process = sweep(tmp_path, *"-n 1 -b 4 -i 2 --only-inference -o /dev/stdout".split())
+    out, err = process.communicate(timeout=PATIENCE)
+    assert json.loads(out)["bs"] == [4] and process.returncode == 0, err
+
+
 def test_a_dry_run_starts_nothing_and_writes_nothing(rn50: Run) -> None:
     shown = rn50("benchmark", *SMALL, "-n", "1,2", "-b", "4,8", "-o", "a.json", "--comm", "ddp",
                  "--recipe", "reference", "--dry-run")  # fmt: skip
@@ -191,3 +199,9 @@ def test_a_dry_run_starts_nothing_and_writes_nothing(rn50: Run) -> None:
     assert [row[3] for row in found] == sums
     assert ["torch.distributed.run" in row[2] for row in found] == [False, False, True, True]
     assert sorted(path.name for path in Path().iterdir()) == [".file"]
+
+
+def test_a_preset_s_prefix_is_left_out(rn50: Run) -> None:
+    """The second cell would find the checkpoints of the first."""
+    shown = rn50("benchmark", *SMALL, "--preset", "RN50_FP32_1GPU", "-o", "a.json", "--dry-run")
+    assert "--model-prefix is left out" in shown.err and "--model-prefix" not in shown.out
