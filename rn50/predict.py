@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from rn50lib.data.decode import ImageDecoder
 from rn50lib.data.scan import LeftOut, list_folder
 from rn50lib.errors import UserError
 from rn50lib.files import is_stream
+from rn50lib.progress import QUIET_S
 
 SHOWN = 3  # classes that a line names
 MEMBER = b"probabilities.npy"  # in the .npz, whose names are not compressed
@@ -140,7 +142,7 @@ def predict(
     step.load({name: found.arrays[name] for name in net.arrays()})  # the velocity is not needed
     probabilities, bad = np.empty((len(images), net.num_classes), np.float32), []
     # the last batch has the same size: what was compiled or captured for it fits
-    size, done = min(config.batch_size, len(images)), 0
+    size, done, shown = min(config.batch_size, len(images)), 0, monotonic()
     batch = np.zeros((size, config.image_shape, config.image_shape, 3), np.uint8)
     for made in prepare(images, config, size):
         for row, image in enumerate(made):
@@ -153,8 +155,9 @@ def predict(
                 batch[row] = image
         probabilities[done : done + len(made)] = step.predict(batch)[: len(made)]
         done += len(made)
-        failed = f", {len(bad)} not read" if bad else ""
-        print(f"{done} of {len(images)} images{failed}", file=sys.stderr, flush=True)
+        if done == len(images) or monotonic() > shown + QUIET_S:
+            failed, shown = f", {len(bad)} not read" if bad else "", monotonic()
+            print(f"{done} of {len(images)} images{failed}", file=sys.stderr, flush=True)
     probabilities[bad] = np.nan
     return probabilities, bad
 

@@ -37,9 +37,10 @@ def test_files_are_predicted_in_order_and_like_the_data_set(
     trained: Path, photos: Photos, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = sorted((photos.root / "val").rglob("*.jpg"))[:3]
-    assert predict.main([str(trained / "m"), "2", *map(str, files[::-1])]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split(": ")[0] for line in lines] == [str(file) for file in files[::-1]]
+    assert predict.main([str(trained / "m"), "2", *map(str, files[::-1]), "-b", "1"]) == 0
+    out, err = capsys.readouterr()
+    assert [line.split(": ")[0] for line in out.splitlines()] == list(map(str, files[::-1]))
+    assert err.count(" of 3 images") == 1  # at most a line every ten seconds
     three, _ = predict.predict(trained / "m", 2, predict.Files(tuple(files)))
     two_at_once, _ = predict.predict(trained / "m", 2, predict.Files(tuple(files)), batch_size=2)
     np.testing.assert_allclose(two_at_once, three, rtol=1e-5)
