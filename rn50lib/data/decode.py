@@ -143,16 +143,14 @@ def open_image(data: bytes, name: str) -> ImageFile.ImageFile:
     except Image.DecompressionBombError:
         raise UserError(f"{name} {TOO_LARGE}", VERIFY) from None
     except Exception as error:  # Pillow raises many types for damaged headers
-        problem = (
-            "is not an image that can be decoded; remove it" if data else "is empty; remove it"
-        )
+        problem = f"is {'not an image that can be decoded' if data else 'empty'}; leave it out"
         if is_pointer(data):
             problem = "is a pointer of git-LFS or git-annex: fetch the images (git lfs pull)"
         raise UserError(f"{name} {problem}", VERIFY) from error
     if opened.format not in FORMATS:
         raise UserError(
             f"{name} is a {opened.format} image, and only JPEG and PNG are read: convert it, or"
-            " remove it",
+            " leave it out",
             VERIFY,
         )
     if opened.width * opened.height > MAX_PIXELS:
@@ -161,7 +159,7 @@ def open_image(data: bytes, name: str) -> ImageFile.ImageFile:
 
 
 def _damaged(name: str, error: Exception) -> UserError:
-    return UserError(f"{name} is damaged and does not decode ({error}); remove it", VERIFY)
+    return UserError(f"{name} is damaged and does not decode ({error}); leave it out", VERIFY)
 
 
 def decode_image(data: bytes, name: str) -> Image.Image:

@@ -208,7 +208,7 @@ def test_bad_images_do_not_affect_other_results(
     out, err = capsys.readouterr()
     assert [line.split(": ")[0] for line in out.splitlines()] == good
     for problem in (
-        f"{broken} is not an image",
+        f"{broken} is not an image that can be decoded; leave it out",
         f"{gone} cannot be read",
         "4 of 4 images, 2 not read",
     ):
