@@ -110,7 +110,8 @@ def whole_output() -> Iterator[None]:
         try:
             yield
         finally:
-            sys.stdout.flush()
+            if sys.stdout:  # None if it was closed before the start
+                sys.stdout.flush()
     except OSError as error:
         if error.errno not in (*FULL, errno.EPIPE):
             raise
