@@ -135,7 +135,8 @@ def config_parser(verb: str) -> Parser:
     add("--config", type=Path, metavar="FILE",
         help="JSON or YAML file with names and values of flags, or a run's experiment.json; flags"
         " on the command line win")  # fmt: skip
-    add("--preset", choices=PRESETS, metavar="NAME", help="a named set of flags; other flags win")
+    add("--preset", choices=PRESETS, metavar="NAME",
+        help="a named set of flags; wins over --config, other flags win")  # fmt: skip
     add("--set", action="append", default=[], metavar="NAME=VALUE",
         help="set what has no flag (names: --help all); repeatable")  # fmt: skip
     return parser
@@ -189,9 +190,11 @@ def read_values(values: Mapping[str, Any], source: str, without: Container[str] 
         if name not in FLAGS:
             close = difflib.get_close_matches(name, FLAGS, n=1)
             meant = f"did you mean {close[0]}?" if close else "`rn50 run --help all` lists all"
-            if name == "preset":
-                meant = "pass --preset next to --config"
-            meant = answer_to("--" + name.replace("_", "-")) or meant
+            others = {
+                "preset": "pass --preset next to --config",
+                "warmup": "it is for `rn50 benchmark`; a schedule has warmup_epochs",
+            }
+            meant = answer_to("--" + name.replace("_", "-")) or others.get(name) or meant
             raise UserError(f"{source}: there is no {name!r}: {meant}")
     passed = {name: value for name, value in found.items() if value is not None}
     return validated(passed, source, texts=True)
