@@ -120,14 +120,15 @@ def import_weights(
 
 
 def main(argv: list[str]) -> int:
-    from rn50lib.config import image_shape
+    from rn50lib.config import check_no_folder, image_shape
 
     parser = Parser(
         prog="rn50 import", description="Turn torchvision or timm weights into a checkpoint."
     )
     add = parser.add_argument
     add("file", type=Path, help="a state dict: .pth, .pt or .safetensors")
-    add("-o", "--output", required=True, help="the prefix of the checkpoint")
+    add("-o", "--output", type=converter(check_no_folder), required=True,
+        help="the prefix of the checkpoint")  # fmt: skip
     add("--image-shape", type=converter(image_shape), default=REFERENCE.image_shape,
         help="size at which `rn50 score` and `predict` feed it images (default: 224)")  # fmt: skip
     add("--val-resize", type=whole(),

@@ -115,10 +115,11 @@ def slots(hosts: str) -> dict[str, int]:
     return found
 
 
-def check_no_folder(prefix: str) -> None:
-    """Raise ValueError for a folder instead of a prefix."""
+def check_no_folder(prefix: str) -> str:
+    """Return a prefix. Raise ValueError for a folder instead."""
     if prefix.endswith("/") or Path(prefix).name in ("", ".."):
-        raise ValueError(f"must be a name, not a folder, such as {prefix.rstrip('/')}/model")
+        raise ValueError(f"must be a name, not a folder, such as {Path(prefix, 'model')}")
+    return prefix
 
 
 def check_rising(epochs: tuple[float, ...]) -> None:
@@ -226,8 +227,8 @@ class TrainConfig:
         also="--lr-steps --lr-step-size --milestones --decay-epochs --lr-factor --lr-gamma")]
     optimizer: Annotated[str, Flag(
         "recipe", "update: SGD with momentum", choices=("sgd",), also="--opt")] = "sgd"
-    mom: Annotated[float, Flag("recipe", "momentum", low=0, also="--momentum")]
-    wd: Annotated[float, Flag("recipe", "weight decay", low=0, also="--weight-decay")]
+    mom: Annotated[float, Flag("recipe", "momentum", "trick", low=0, also="--momentum")]
+    wd: Annotated[float, Flag("recipe", "weight decay", "trick", low=0, also="--weight-decay")]
     bn_decay: Annotated[bool, Flag(
         "recipe", "true: weight decay on batch norm's gamma and beta and on the bias too; false: on"
         " weights only", "trick", rare=True, also="--norm-weight-decay --bias-weight-decay")]

@@ -109,6 +109,8 @@ def test_all_listed_verbs_exist(rn50: Run) -> None:
         ("train --val-resize=256", "--val-resize", "pass --set val_resize=VALUE"),
         ("run --no-bn-decay", "--no-bn-decay", "pass --set bn_decay=false"),
         ("run -e", "-e", "expected one argument"),
+        ("run --preset BENCHMARK_FP32", "--preset BENCHMARK_FP32", "it is for `rn50 benchmark`"),
+        ("import w.pth -o new/", "'new/' must be a name, not a folder", "such as new/model"),
         ("run --report -", "--report -", "use /dev/stdout"),
         ("run --preset RN50_FP64", "RN50_FP64", "RN50_FP32_1GPU"),
         ("run --no-dali --loader synthetic", "--no-dali", "not allowed with"),
@@ -407,6 +409,13 @@ def test_a_printed_configuration_is_the_same_run(
     assert not Path("runs").exists()  # nothing was started
 
 
+def test_a_dry_run_prints_what_differs_from_the_published_recipe(rn50: Run) -> None:
+    argv = ("run", "--preset", "nvidia_cosine", "--loader", "synthetic", "--dry-run")
+    shown = rn50(*argv, "--image-shape", "64").out
+    for flag in ("--mom +0.875", "--wd +3.0517578125e-05", "--lr-schedule +cosine"):
+        assert re.search(f"^  {flag} ", shown, re.M), shown
+
+
 def test_a_recipe_is_printed_complete(rn50: Run) -> None:
     """With every value that decides the accuracy; on any machine, with its data or without."""
     shown = rn50("run", "--preset", "nvidia_cosine", "--data-root", "nowhere", "--print", "recipe")
@@ -477,9 +486,10 @@ def test_invalid_yaml_file_is_refused(rn50: Run, text: str | None, problem: str)
     assert problem in rn50("run", "--config", "a.yaml").error
 
 
-def test_closed_pipe_prints_no_traceback(tmp_path: Path) -> None:
+@pytest.mark.parametrize("words", ["run --help all | head -1", "scale --gpus 8 >&- && echo 1"])
+def test_closed_output_prints_no_traceback(tmp_path: Path, words: str) -> None:
     done = subprocess.run(
-        f"{sys.executable} -m rn50 run --help all | head -1",
+        f"{sys.executable} -m rn50 {words}",
         shell=True,
         cwd=tmp_path,
         env=clean_environment(),
