@@ -56,6 +56,7 @@ ASKED = (TERMINATED, 130)  # the statuses of workers that were asked to end
 
 # what launchers put before a worker's line: '[1,0]<stdout>:', '[0]<stderr>:', '[default0]:'
 TAG = re.compile(r"^\[(?:\d+,|default)?(\d+)\](?:<std(?:out|err)>)?:")
+TAG_AT_END = re.compile(r"(?<=.)\[\d+,\d+\]<std(?:out|err)>:$")  # mpirun's, of an empty piece
 
 
 # --- run folders ----------------------------------------------------------------------------------
@@ -313,7 +314,8 @@ class WorkerGroup:
 
     def _read(self) -> None:
         for raw in self.process.stdout or ():
-            text, tagged = TAG.subn(r"rank \1 | ", raw.decode(errors="replace").rstrip("\n"))
+            line = TAG_AT_END.sub("", raw.decode(errors="replace").rstrip("\n"))
+            text, tagged = TAG.subn(r"rank \1 | ", line)
             self.show(text) if tagged else self.words.append(text)
 
     def look(self, after_s: float = 0.0) -> None:

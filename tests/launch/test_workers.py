@@ -452,6 +452,13 @@ def test_the_earliest_end_names_the_cause(
     assert (named or "None") in str(found.failure)
 
 
+def test_tags_of_mpirun_are_not_shown(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """It writes a second one at the end of a line if it gets the line in two pieces."""
+    words = ["printf", "[1,0]<stderr>:img/s 538.5[1,0]<stderr>:\\n[1,1]<stdout>:done\\n"]
+    launch.WorkerGroup(words, dict(os.environ), tmp_path).end()
+    assert "".join(capfd.readouterr()) == "rank 0 | img/s 538.5\nrank 1 | done\n"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "launcher"),
