@@ -621,6 +621,21 @@ def test_correct_scripts_are_not_accused(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.acceptance
+@pytest.mark.needs("horovod", "tensorflow")
+def test_a_tape_gets_the_variables_within_those_of_keras_3(tmp_path: Path) -> None:
+    """Horovod takes no others."""
+    edits = [
+        (old, old.replace(name, f"[v.value for v in {name}]"))
+        for name, old in (
+            ("model.trainable_variables", "(value, model.trainable_variables)"),
+            ("model.variables", "(model.variables"),
+        )
+    ]
+    result = workshop.try_script(edited(tmp_path, "horovod_tape", *edits), seconds=60)
+    assert statuses(result) == dict.fromkeys(CHANGES, "seen"), str(result)
+
+
+@pytest.mark.acceptance
 @pytest.mark.needs("horovod", "torch", "tensorflow", "tf_keras")
 @pytest.mark.parametrize("name, changes, old, new", CUTS, ids=lambda text: text[:24])
 def test_every_removed_change_is_found(

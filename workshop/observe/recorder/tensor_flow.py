@@ -9,6 +9,12 @@ from typing import Any
 from . import Recorder, few
 
 
+def identity(variable: Any) -> int:
+    """Return the id of a variable, or of the one within it: Horovod's tape takes only that."""
+    inner = getattr(variable, "value", None)  # Keras 3's; TensorFlow's own have a method
+    return id(variable if inner is None or callable(inner) else inner)
+
+
 class Watch:
     """The memory of the recorder between the events of a step."""
 
@@ -50,14 +56,14 @@ class Watch:
         self, result: Any, tape: Any, target: Any, sources: Any, *a: Any, **k: Any
     ) -> None:
         variables, gradients = map(self.tf.nest.flatten, (sources, result))
-        self.local = dict(zip(map(id, variables), gradients, strict=True))
+        self.local = dict(zip(map(identity, variables), gradients, strict=True))
 
     def updates(self, optimizer: Any, pairs: list[tuple[Any, Any]], *a: Any, **k: Any) -> None:
         """Look at the gradients that an update gets."""
         if self.recorder.left <= 0:
             return
         pairs = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
-        local = [self.local.get(id(variable)) for _, variable in pairs]
+        local = [self.local.get(identity(variable)) for _, variable in pairs]
         values = [v for v in self.tf.nest.flatten(self.batch) if hasattr(v, "numpy") and v.ndim]
         gpus = [gpu.name for gpu in self.tf.config.get_visible_devices("GPU")]
         self.recorder.update(
