@@ -85,7 +85,10 @@ def parser() -> Parser:
 def main(argv: list[str]) -> int:
     """Run one verb and return the exit status. Raises UserError for bad input."""
     end = argv.index("--") if argv[:1] == ["try"] and "--" in argv else len(argv)
-    args = parser().parse_args(argv[:end])
+    top = parser()
+    if argv[:1] == ["try"]:
+        top.suggest = lambda unknown: "the script's own follow `--`"  # type: ignore[method-assign]
+    args = top.parse_args(argv[:end])
     args.argv, args.others = argv, argv[end + 1 :]  # after "--": the script's own arguments
     if args.verb in ("run", "try", "grade"):  # like Ctrl-C, so that what they started is ended
         signal.signal(signal.SIGTERM, signal.default_int_handler)

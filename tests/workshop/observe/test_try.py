@@ -576,11 +576,17 @@ def test_a_script_that_fails_shows_why(tmp_path: Path, code: str, said: list[str
         ),
         ("import torch\nfrom accelerate import Accelerator", "torchrun"),
         ("from lightning.fabric import Fabric", "torchrun"),
+        ("import tensorflow as tf", "horovodrun"),
+        ("import transformers", "torchrun"),
     ],
 )
 def test_the_launcher_follows_the_imports(tmp_path: Path, text: str, launcher: str) -> None:
     (tmp_path / "script.py").write_text(text)
     assert run.choose_launcher(tmp_path / "script.py") == launcher
+    (tmp_path / "package" / "inner").mkdir(parents=True)
+    (tmp_path / "package" / "inner" / "train.py").write_text(text)
+    (tmp_path / "thin.py").write_text("from package.inner.train import main\nmain()\n")
+    assert run.choose_launcher(tmp_path / "thin.py") == launcher
 
 
 @pytest.mark.parametrize(
@@ -590,6 +596,7 @@ def test_the_launcher_follows_the_imports(tmp_path: Path, text: str, launcher: s
         (["-n", "1", __file__], "-n 1: there must be at least 2 ranks"),
         (["-n", "999", __file__], "-n 999: this machine has "),
         ([__file__, "--launcher", "slurm"], "--launcher: invalid choice: 'slurm'"),
+        ([__file__, "--epochs", "1"], "--epochs: the script's own follow `--`"),
         ([__file__, "--steps", "0"], "'0' must be at least 1"),
     ],
 )
