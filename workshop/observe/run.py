@@ -128,10 +128,6 @@ def in_copy(word: str, folder: Path, work: Path) -> str:
 def choose_launcher(script: Path) -> str:
     """Return the launcher for what a script imports; python if it starts its ranks itself."""
     text = script.read_text(encoding="utf-8", errors="replace")
-    # its own modules may be where the framework is imported
-    for name in set(re.findall(r"^\s*(?:import|from) +(\w+)", text, re.MULTILINE)):
-        for file in (*script.parent.glob(f"{name}.py"), *script.parent.glob(f"{name}/**/*.py")):
-            text += "\n" + file.read_text(encoding="utf-8", errors="replace")
     joins = r"\binit_process_group\((?:[^()]|\([^()]*\))*\brank="  # with a rank of its own choice
     spawns = "torch.multiprocessing" in text and (
         re.search(r"\b(spawn|start_processes)\(", text)
@@ -139,6 +135,10 @@ def choose_launcher(script: Path) -> str:
     )
     if spawns and '"RANK"' not in text.replace("'", '"'):  # else it can also be started
         return "python"
+    # its own modules may be where the framework is imported
+    for name in set(re.findall(r"^\s*(?:import|from) +(\w+)", text, re.MULTILINE)):
+        for file in (*script.parent.glob(f"{name}.py"), *script.parent.glob(f"{name}/**/*.py")):
+            text += "\n" + file.read_text(encoding="utf-8", errors="replace")
     imports = "\n".join(re.findall(r"^\s*(?:import|from)\b.*", text, re.MULTILINE))
     uses = r"\btorch(\.| import .*?\b)(distributed|nn\.parallel)\b|\binit_process_group\("
     wraps = r"\b(accelerate|lightning|pytorch_lightning)\b"  # these call it themselves
