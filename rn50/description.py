@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rn50 import launch
 from rn50.autoconfig import Given, built_in_root, prepare
@@ -86,32 +85,32 @@ def schedule_remarks(config: TrainConfig) -> list[str]:
 
 
 def check_data(given: Given, config: TrainConfig) -> None:
-    """Print what a run here would leave out of its data set. Raise UserError if that is missing."""
-    from rn50lib.run_setup import open_sources, print_sources
+    """Print what a run here would leave out of its data set. Raise UserError if it cannot run."""
+    from rn50lib.data.sampler import BatchSampler
+    from rn50lib.run_setup import check_traced, open_sources, print_sources
 
     root = Path(config.data_root).absolute()
     drawn = root == built_in_root() and not root.exists()  # by a run
     if config.loader != "synthetic" and not drawn:
         config = replace(config, data_root=given.get("data_root") or config.data_root)
-        print_sources(open_sources(config), every=False)
-
-
-def as_yaml(value: Any) -> str:
-    """Return a value as YAML in one line."""
-    import yaml
-
-    text = yaml.safe_dump([value], default_flow_style=True, width=float("inf"), allow_unicode=True)
-    return text.strip()[1:-1]
+        sources = open_sources(config)
+        print_sources(sources, every=False)
+        if config.trace:
+            batches = BatchSampler(config, sources["train"], "train", size=config.n)
+            check_traced(config, batches.stream_steps())
 
 
 def as_config_file(given: Given) -> list[str]:
     """Return a complete run as the lines of a file for --config; each value with its reason."""
+    import yaml
+
     remarks: list[str] = []
     resolved = prepare(given, remarks=remarks)
     lines = [f"# {' '.join(text.split())}" for text in (*remarks, *resolved.caps)]
     for name, value in resolved.to_dict().items():
         reason = " ".join(resolved.reasons.get(name, "").split())
-        lines.append(f"{name}: {as_yaml(value)}" + (f"  # {reason}" if reason else ""))
+        text = yaml.safe_dump([value], default_flow_style=True, width=2**30, allow_unicode=True)
+        lines.append(f"{name}: {text.strip()[1:-1]}" + (f"  # {reason}" if reason else ""))
     return lines
 
 
