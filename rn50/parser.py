@@ -23,6 +23,11 @@ Given = dict[str, Any]  # values by the names of fields, of those that were pass
 
 PRESETS = {f.stem: f for f in sorted(Path(__file__).with_name("configs").glob("*.yaml"))}
 ELSEWHERE = {name: flag for flag in FLAGS.values() for name in flag.also.split()}
+OTHER_NAMES = {
+    "preset": "pass --preset next to --config",
+    "warmup": "it is for `rn50 benchmark`; a schedule has warmup_epochs",
+    "n_GPUs": "here it is n",
+}
 LOGGERS = ("--logger", "--wandb", "--mlflow", "--log-dir", "--tensorboard")
 FIRST_PAGE = """\
 usage: rn50 run [FLAGS]
@@ -190,11 +195,7 @@ def read_values(values: Mapping[str, Any], source: str, without: Container[str] 
         if name not in FLAGS:
             close = difflib.get_close_matches(name, FLAGS, n=1)
             meant = f"did you mean {close[0]}?" if close else "`rn50 run --help all` lists all"
-            others = {
-                "preset": "pass --preset next to --config",
-                "warmup": "it is for `rn50 benchmark`; a schedule has warmup_epochs",
-            }
-            meant = answer_to("--" + name.replace("_", "-")) or others.get(name) or meant
+            meant = answer_to("--" + name.replace("_", "-")) or OTHER_NAMES.get(name, meant)
             raise UserError(f"{source}: there is no {name!r}: {meant}")
     passed = {name: value for name, value in found.items() if value is not None}
     return validated(passed, source, texts=True)

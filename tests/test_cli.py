@@ -118,7 +118,7 @@ def test_all_listed_verbs_exist(rn50: Run) -> None:
         ("score m one", "epoch", "one"),
         ("plot r.json", "-o", "required"),
         ("plot r.json -o c.png", "r.json", "cannot be read"),
-        ("plot a.json b.json -o c.png --labels one", "--labels", "1 names for 2 files"),
+        ("plot a.json b.json -o c.png --labels one", "one: pass --labels", "2 names"),
     ],
 )
 def test_invalid_flags_are_refused(rn50: Run, argv: str, problem: str, remedy: str) -> None:
@@ -302,6 +302,7 @@ def test_tensorflow_scores_what_was_trained_in_float16(
         ("run --data-root few --override schedule=p.py:f", "no file 'p.py'"),
         ("run --data-root few --model-prefix file/m", "--model-prefix file/m cannot be written"),
         ("run --data-root few --report file/r.json", "--report file/r.json cannot be written"),
+        ("run --data-root few --trace t.gz -b 4", "--trace t.gz: an epoch has 3 steps"),
         ("run --data-root few --report webp", "--report webp cannot be written: it is a folder"),
         ("run --data-root few --run-dir file", "--run-dir file cannot be written"),
         ("run --data-root few --model-prefix m --load-epoch 3", "m-symbol.json"),
@@ -450,6 +451,7 @@ def test_a_recipe_is_printed_complete(rn50: Run) -> None:
         ('{"batchsize": 8}', "there is no 'batchsize': did you mean batch_size?"),
         ('{"epochs": 8}', "there is no 'epochs': here it is --num-epochs: epochs"),
         ('{"preset": "roadsigns"}', "there is no 'preset': pass --preset next to --config"),
+        ('{"n-GPUs": 8}', "there is no 'n_GPUs': here it is n"),
         ('{"b": 8}', "there is no 'b': `rn50 run --help all` lists all"),
         ('{"qqq": 8}', "there is no 'qqq': `rn50 run --help all` lists all"),
         ('{"batch_size": 0}', "batch_size 0 must be at least 1"),
