@@ -16,14 +16,10 @@ from rn50.verbs import MODULES, VERBS
 from rn50lib.errors import status_of
 
 
+@whole_output()
 def main(argv: list[str] | None = None) -> int:
     """Run one verb; returns the exit status: 0, 2 for bad input, 130 after Ctrl-C."""
-    with whole_output():
-        return run_verb(sys.argv[1:] if argv is None else argv)
-
-
-def run_verb(argv: list[str]) -> int:
-    """Run one verb, on standard streams that are open."""
+    argv = sys.argv[1:] if argv is None else argv
     lines = "\n".join(f"  {verb:10} {text}" for verb, text in VERBS.items())
     if not argv or argv[0] in ("-h", "--help"):
         print(

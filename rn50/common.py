@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -56,15 +55,13 @@ def named(files: Sequence[str], labels: Sequence[str] | None) -> dict[str, Path]
 
     For a run's folder it is the report in there. Raises UserError if two names are the same.
     """
-    paths = [Path(os.path.abspath(file)) for file in files]
+    paths = [Path(file).absolute() for file in files]
     names = labels or [path.stem for path in paths]
     if not labels and len(set(names)) < len(names):
         names = [f"{path.parent.name}/{path.stem}" for path in paths]
-    if len(names) != len(files):
-        raise UserError(f"--labels: {len(names)} names for {len(files)} files")
-    for name in names:
-        if names.count(name) > 1:
-            raise UserError(f"two of the files are called {name}: name them with --labels")
+    if len(set(names)) < len(files) or len(names) > len(files):
+        shown = ", ".join(names)
+        raise UserError(f"{shown}: pass --labels with {len(files)} names, all different")
     reports = [Path(file, "report.json") if Path(file).is_dir() else Path(file) for file in files]
     return dict(zip(names, reports, strict=True))
 

@@ -151,17 +151,17 @@ def text(sides: Sequence[Side]) -> str:
 def rate_table(sides: Sequence[Side], key: str) -> str:
     """Return images per second by workers and batch, and the ratio of each side to the first."""
     rows, ratios = [], []
+    same = [not side.does_other_work(sides[0]) for side in sides[1:]]
     for cell in sorted({cell for side in sides for cell in side.rates if cell[0] == key}):
         base, *rates = [side.rates.get(cell) for side in sides]
-        comparable = [not side.does_other_work(sides[0]) for side in sides[1:]]
-        ratios += [rate / base if rate and base and same else None
-                   for rate, same in zip(rates, comparable, strict=True)]  # fmt: skip
+        ratios += [rate / base if rate and base and comparable else None
+                   for rate, comparable in zip(rates, same, strict=True)]  # fmt: skip
         # a cell with None has failed, a missing one was not measured
         shown = ["failed" if side.rates.get(cell, 0) is None else number(side.rates.get(cell))
                  for side in sides]  # fmt: skip
         rows.append([*cell[1:], *shown, *map(number, ratios[len(ratios) - len(rates) :])])
     title = f"{key}, images per second"
-    if ratios and not any(ratios) and not any(s.does_other_work(sides[0]) for s in sides[1:]):
+    if ratios and not any(ratios) and all(same):
         title += " (no workers and batch in common, hence no ratios)"
     more = [f"{side.name} / {sides[0].name}" for side in sides[1:]]
     return table_text(title, ["workers", "batch", *(s.name for s in sides), *more], rows)

@@ -118,13 +118,9 @@ def horovodrun(n: int, worker: list[str], hosts: str | None = None) -> list[str]
     argv += ["-H", hosts or f"localhost:{n}"]
     if is_local(hosts):
         argv += ["--network-interface", "lo"]
-    return [*argv, *unparsed(worker)]
-
-
-def unparsed(worker: list[str]) -> list[str]:
-    """Return a worker's command as horovodrun can start it: it reads `--network` as its own."""
+    # it would read a worker's `--network` as its own
     flags = any(word.startswith("-") for word in worker[2:])
-    return ["env", "-S", shlex.join(worker)] if flags else worker
+    return [*argv, *(["env", "-S", shlex.join(worker)] if flags else worker)]
 
 
 def mpirun(config: TrainConfig, worker: list[str]) -> list[str]:
@@ -245,18 +241,16 @@ def run(resolved: Resolved, run_dir: Path) -> int:
 
 
 def run_once(resolved: Resolved, run_dir: Path) -> Outcome:
-    """Write RUN/experiment.json and run the workers that read it."""
+    """Write RUN/experiment.json and run the workers that read it to their end.
+
+    The status is 130 after Ctrl-C, 143 after SIGTERM.
+    """
     config, file = resolved.config, run_dir / "experiment.json"
     worker = [sys.executable, *WORKER, str(file.absolute())]
     if not alone(config):
         worker = [*SUPERVISED, *worker]  # a parent that records how it ended
     command = launcher_command(config, worker, run_dir)
     resolved.write(file, command)
-    return run_command(command, config, run_dir)
-
-
-def run_command(command: list[str], config: TrainConfig, run_dir: Path) -> Outcome:
-    """Run a `launcher_command` to its end: status 130 after Ctrl-C, 143 after SIGTERM."""
     received: list[int] = []
     earlier = {
         number: signal.signal(number, lambda number, frame: received.append(number))

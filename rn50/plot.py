@@ -91,7 +91,9 @@ def curves(reports: dict[str, dict[str, Any]]) -> Figure:
                 values = report["metrics"].get(key) or []
                 if any(value is not None for value in values):
                     known = [float("nan") if value is None else value for value in values]
-                    axes.plot(range(1, len(values) + 1), known, label=label_of(name))
+                    # without formulas, and in Unicode
+                    label = name.encode("utf-8", "backslashreplace").decode().replace("$", r"\$")
+                    axes.plot(range(1, len(values) + 1), known, label=label)
             axes.set(title=title, xlabel="epoch", ylabel=unit)
             axes.xaxis.get_major_locator().set_params(integer=True)
         drawn = [axes for axes in figure.axes if axes.lines]
@@ -102,11 +104,6 @@ def curves(reports: dict[str, dict[str, Any]]) -> Figure:
             )
         drawn[0].legend()
     return figure
-
-
-def label_of(name: str) -> str:
-    """Return a name as Matplotlib shows it: without formulas, and in Unicode."""
-    return name.encode("utf-8", "backslashreplace").decode().replace("$", r"\$")
 
 
 def output(path: str | Path) -> Output:

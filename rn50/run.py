@@ -178,14 +178,9 @@ def train(argv: list[str]) -> int:
 
 
 def print_results(config: TrainConfig, folder: Path | None) -> None:
-    """Print where a finished run left its report and its model."""
+    """Print where a finished run left its report and model, and the command to predict with it."""
     if report := config.report or (folder and folder / "report.json"):
         launch.say(f"report: {report}")
-    print_predict_command(config)
-
-
-def print_predict_command(config: TrainConfig) -> None:
-    """Print where a finished run left its model, and the command that predicts with it."""
     prefix = config.model_prefix or ""
     if checkpoint.saves(config) and (there := checkpoint.epochs(prefix)):
         launch.say(f"model: {checkpoint.path(prefix, there[-1])}")

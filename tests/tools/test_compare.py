@@ -128,9 +128,9 @@ def test_settings_that_decide_the_speed_are_named(rn50: Rn50, files: Path) -> No
         (("old.json", "list.json"), ("list.json", "neither a report")),
         (("old.json", "flat.json"), ("flat.json", "train.loss is not a list of numbers")),
         (("old.json", "below.json"), ("below.json", "-5 is not a speed")),
-        (("old.json", "old.json"), ("/old: name them", "--labels")),
+        (("old.json", "old.json"), ("/old: pass --labels", "all different")),
         (("old.json", "--published", "TPU"), ("--published: invalid", "DGX-A100/TF32")),
-        (("old.json", "new.json", "--labels", "x"), ("--labels", "1 names for 2")),
+        (("old.json", "new.json", "--labels", "x"), ("x: pass --labels", "2 names")),
     ],
 )  # fmt: skip
 def test_errors_name_the_file(

@@ -62,8 +62,7 @@ def test_reports_of_the_same_name_are_two_curves(rn50: Run, tmp_path: Path) -> N
     rn50("plot", "one", "two", "-o", "c.svg")
     assert all(f"<!-- {name} -->" in Path("c.svg").read_text() for name in ("one", "two"))
     assert (
-        "called one/report: name them"
-        in rn50("plot", *["one/report.json"] * 2, "-o", "c.svg").error
+        "one/report: pass --labels" in rn50("plot", *["one/report.json"] * 2, "-o", "c.svg").error
     )
 
 
