@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from data_prep.command_line import Parser, converter, whole
+from data_prep.command_line import Parser, converter, filled, whole
 from rn50.autoconfig import IMAGENET_ROOT
 from rn50lib import checkpoint
 from rn50lib.checkpoint import Checkpoint
@@ -127,7 +127,8 @@ def main(argv: list[str]) -> int:
     )
     add = parser.add_argument
     add("file", type=Path, help="a state dict: .pth, .pt or .safetensors")
-    add("-o", "--output", type=converter(check_no_folder), required=True,
+    add("-o", "--output", required=True,
+        type=converter(lambda text: check_no_folder(filled(text))),
         help="the prefix of the checkpoint")  # fmt: skip
     add("--image-shape", type=converter(image_shape), default=REFERENCE.image_shape,
         help="size at which `rn50 score` and `predict` feed it images (default: 224)")  # fmt: skip
