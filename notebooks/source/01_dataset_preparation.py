@@ -344,10 +344,8 @@ for readers, expected in guess.items():
     print(f"({min(speeds):,.0f} to {max(speeds):,.0f}); you expected {expected};", end=" ")
     print(f"{busy:.1f} of {session.machine.cores} cores busy;", end=" ")
     print("always enough for", ", ".join(fed) or "none")
-print(
-    "No number of readers always kept up with:",
-    ", ".join(name for name in users if name in hungry) or "none",
-)
+without = ", ".join(name for name in users if name in hungry) or "none"
+print("No number of readers always kept up with:", without)
 
 # %% [markdown]
 # The readers' waits overlap, so eight are several times as fast as one. If 32 are no faster, the limit is not the simulated storage, which has none. If cores are free, it is probably Python's lock (the GIL): try more processes. Packing gains no speed if readers are faster than training: for which of them would you pack?

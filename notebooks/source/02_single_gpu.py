@@ -314,9 +314,7 @@ print(f"ResNet-{session.layers}, {session.feed_size} px, batch {session.rung_bat
 print(f"does the step shrink by as much as the wait? You expected {guess}")
 for name, ms in turns.items():
     whole, waited = np.median(ms, axis=0)
-    print(
-        f"{name}: {waited:.1f} ms waiting + {whole - waited:.1f} ms copying and computing, per step"
-    )
+    print(f"{name}: {waited:.1f} ms waiting + {whole - waited:.1f} ms copying and computing")
 for above, name in itertools.pairwise(turns):
     (whole, waited), (whole_now, waited_now) = np.transpose(turns[above]), np.transpose(turns[name])
     less, saved = np.median([waited - waited_now, whole - whole_now], axis=1)
@@ -373,8 +371,7 @@ if off < 0.12:
 else:
     print(f"{ms[same]:.0f} ms")
     title = f"Fixed + batch × time per image: this fit is off by up to {off:.0%}"
-print("(rung 1's step, which also waits for workers or shares the cores with them:", end=" ")
-print(f"{input_ms + compute_ms:.0f} ms)")
+print(f"(rung 1's step, which shares the cores with workers: {input_ms + compute_ms:.0f} ms)")
 if row in by_kind:
     depends = "does not depend" if row == "optimizer" else "can depend"
     busy = sum(by_kind.values()) - by_kind["waiting"]

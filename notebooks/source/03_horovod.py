@@ -475,14 +475,13 @@ session.note("exposed_ms", 1e3 * messages, "ms", "exposed exchange of a pass, wi
 
 # %%
 sizes = {"image_size": session.image_size, "batch_size": batch or session.batch}
-sizes["workers"] = workers
 if gpus == 1:
-    sizes = {"image_size": session.small_size, "batch_size": session.small_batch, "workers": 2}
+    sizes = {"image_size": session.small_size, "batch_size": session.small_batch}
 for library in dict.fromkeys([workshop.ladder.chosen_library(), "ddp"]):  # yours first
     file = session.folder / f"{library}.json"
     report = workshop.ladder.climb(
-        f"2_{library}", ranks=ranks, env=hidden, warm_up=3, steps=8,
-        trace=file, **sizes,
+        f"2_{library}", ranks=ranks, env=hidden, workers=2 if gpus == 1 else workers, warm_up=3,
+        steps=8, trace=file, **sizes,
     )  # fmt: skip
     name = Path(report["script"]).name
     print(f"{name}, rank 0 of {ranks}, on the {'GPUs' if gpus > 1 else 'CPU'}:")

@@ -527,12 +527,10 @@ if TF:
     for name, order, size in (
         ("sorted", labels, per_class // 2),
         ("sorted", labels, 2 * per_class),
-        ("sorted, you", labels, buffer),
+        *([("sorted, you", labels, buffer)] if buffer else []),
         ("sorted", labels, len(labels)),
         ("your shards", own, per_class // 2),
     ):
-        if size is None:
-            continue
         stream = tf.data.Dataset.from_tensor_slices(order).shuffle(size, seed).batch(32, True)
         mixed = np.mean([len(set(batch)) for batch in stream.as_numpy_iterator()])
         print(f"{name:12} buffer {size:5,}: {mixed:4.1f} of {len(classes)} classes in a batch")

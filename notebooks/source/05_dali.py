@@ -452,8 +452,7 @@ workshop.ladder.figure("3_dali")
 for rung, report in found.items():
     rest = report["compute_ms"] + report.get("communication_ms", 0)
     waiting = report["input_ms"] / (report["input_ms"] + rest)
-    print(f"{rung}: input is {waiting:.1%} of a step.", end=" ")
-    print(f"Without it: {1 / (1 - waiting):.2f} × the speed")
+    print(f"{rung}: input is {waiting:.1%} of a step; without: {1 / (1 - waiting):.2f} × the speed")
 
 # %% [markdown]
 # If the ends of DALI's range over rung 2 differ by a factor of 2 or more, something else was running: run the cell again. If DALI's script would gain less than about 10% without waiting for input, leave the input alone. If it would gain more, give DALI more threads, or decode on the GPU. If the rungs differ clearly although neither waits, one loader takes more of the step's cores, or of its GPU, than the other. The time spent waiting does not show that; the headroom, measured with a cached batch, does.

@@ -260,9 +260,8 @@ operators_now, launched_now = traced(folded, one, tries=5)
 print(f"{operators_now} operators now")
 workshop.trace("trace.json", of="prediction")
 part = kinds["normalisation"] / sum(kinds.values())  # a share: the trace's own times may be slow
-saved = (
-    alone * part + (operators - operators_now) * per_start
-)  # ms: the norms' rows and their starts, partly counted twice
+# ms: the norms' rows and their starts, partly counted twice
+saved = alone * part + (operators - operators_now) * per_start
 if on_gpu:  # kernels run while others are launched: only the host's time counts
     print(f"{launched_now} GPU kernels now")
     saved = (operators - operators_now) * per_start  # roughly: a bias needs a launch, too
@@ -602,9 +601,8 @@ def serve(arrivals, limit):
 for n in sizes:
     answer(n)  # warm up
 at_once = np.zeros(requests)  # all wait from the start, so the server never pauses
-service = np.median(
-    [serve(at_once, 1)[1].mean() for _ in range(3)]
-)  # measured again: the race kept only the fastest of three calls
+# measured again: the race kept only the fastest of three calls
+service = np.median([serve(at_once, 1)[1].mean() for _ in range(3)])
 servers, loads = {"single": 1, "batched": most}, (0.8, 1.5)
 served = {(load, name): [] for load in loads for name in servers}
 drawn = [np.random.default_rng([seed, i]) for i in range(session.sequences)]
@@ -670,9 +668,7 @@ workshop.figure(fig, alt="p95 of both servers at each load, with its range.")
 # %% tags=["results"]
 p95s = tails[0.8, "single"]
 waiting = 1 - services.mean() / np.median(p95s)
-print(
-    f"No queue, p50 {p50:.1f} ms from a file: preparation {share:.0f}%, network {100 - share:.0f}%"
-)
+print(f"No queue, p50 {p50:.1f} ms from a file: preparation {share:.0f}%, network the rest")
 print(
     f"{middle:.0%} load, p95 {np.median(p95s):.1f} ms from a prepared image: waiting {waiting:.0%}, network {1 - waiting:.0%}"
 )

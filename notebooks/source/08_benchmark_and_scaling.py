@@ -28,8 +28,7 @@ from rn50lib import resnet
 session = workshop.start("08", profile)
 gpus, cores = torch.cuda.device_count(), session.machine.cores
 half = torch.float16 if gpus else torch.bfloat16
-# if 16-bit types are slow here, few images are used below
-emulated = not (gpus or session.machine.bfloat16)
+emulated = not (gpus or session.machine.bfloat16)  # slow 16-bit types: few images below
 usual = torch.float32 if emulated else half  # precision of everything else
 precision = str(usual).removeprefix("torch.")
 if ranks is None:
@@ -364,9 +363,8 @@ rungs = ladder.race(
 peaks = {}
 for dtype in (torch.float32, half):
     a = torch.randn(session.side, session.side, device=device, dtype=dtype)
-    peaks[dtype] = (
-        2 * session.side**3 / min(measure(lambda a=a: a @ a, 5, 2, wait))
-    )  # an upper limit, so take the fastest
+    # an upper limit, so take the fastest
+    peaks[dtype] = 2 * session.side**3 / min(measure(lambda a=a: a @ a, 5, 2, wait))
 flops = resnet.resnet(50, 12).train_flops(pixels)
 for dtype, peak in peaks.items():
     name = "TF32" if gpus and dtype == torch.float32 else str(dtype).removeprefix("torch.")
