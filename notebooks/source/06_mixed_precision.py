@@ -252,7 +252,7 @@ _, scales, _ = runs["your rule"]
 print("Your rule's scale of the first steps: 2 to the", *np.log2(scales[:30]).astype(int))
 
 # %% [markdown]
-# Your rule skips steps until the scale is low enough, and one more each time doubling goes too far. Dividing by 2^16 moves nearly all of the histogram below `float16`'s smallest number. Without a scale, all gradients except the last layer's come from the few remaining values and point in wrong directions, so the loss falls less. Skipped updates can leave your rule behind the last two runs. `bfloat16` has the range, so it needs no scale.
+# Your rule skips steps until the scale is low enough, and one more each time doubling goes too far. Dividing by 2^16 moves nearly all of the histogram below `float16`'s smallest number. Without a scale, all gradients except the last layer's come from the few remaining values and point in the wrong direction, so the loss falls less. Skipped updates can leave your rule behind the last two runs. `bfloat16` has the range, so it needs no scale.
 #
 # The third run **fails silently**: no update, no error. The fourth, without the check, writes [infinities or NaN](../docs/troubleshooting.md#nan-in-float16-which-layer-and-what-the-loss-scale-does) into the weights.
 #
@@ -404,7 +404,7 @@ for name, *ms, _, _ in rows:
     print(f"{name}: {ms[1] / ms[0]:.1f} × the count in {before}, {ms[3] / ms[2]:.1f} × in {half}")
 
 # %% [markdown]
-# *Gain* is the speed-up from 16 bits. A layer that gains more than counted was further from its bound in 32 bits; one that gains less, in 16. (Slightly below 1 × the count, the layer beats the matrix product or the copy; far below, measure the limits again.)
+# *Gain* is the speed-up from 16 bits. A layer that gains more than counted was further from its bound in 32 bits; one that gains less, in 16. (At slightly under 1 × the count, a layer beats the matrix product or copy; far under, measure the limits again.)
 #
 # ## Compare all precisions
 #
@@ -630,7 +630,7 @@ workshop.table(rows, columns, f"The end of a block, {session.tail} images")
 del pair, pairs
 
 # %% [markdown]
-# The closer a measured time is to the count, the more traffic limits it; at several times the count, something else does. On a CPU, [PyTorch's batch norm](https://github.com/pytorch/pytorch/blob/02793981e2a23214e0a159b7eef8685ea5738310/aten/src/ATen/native/cpu/batch_norm_kernel.cpp) adds up NCHW values one at a time in `float32`, but as vectors in 16 bits, so the gain can exceed 2. For the whole network, `torch.compile` gained a factor of about 1.2 (recorded on two machines).
+# The closer a measured time is to the count, the more traffic limits it; at several times the count, something else does. On a CPU, [PyTorch's batch norm](https://github.com/pytorch/pytorch/blob/02793981e2a23214e0a159b7eef8685ea5738310/aten/src/ATen/native/cpu/batch_norm_kernel.cpp) adds up NCHW values one at a time in `float32`, but as vectors in 16 bits, so the gain can exceed 2. For the whole network, `torch.compile` gained about × 1.2 (eager and compiled on different H100s).
 #
 # ## Your turn: one more rung
 #
@@ -666,7 +666,7 @@ else:
 workshop.ladder.figure("4_amp")
 
 # %% [markdown]
-# If the ranges overlap, the race does not refute the formula. (If a range is very wide, rerun the cell under *Compare all precisions*, then the one above.) If not, subtract the optimizer's time (first table) from both printed times, and divide: this is the passes' factor in your script. (On two CPU cores, race and formula differed by up to about 10%.) The square is a recorded H100, from 1,735 to 2,530 images/s: batch 128, from JPEG files.
+# If the ranges overlap, the race does not refute the formula. If not, subtract the optimizer's time (first table) from both printed times, and divide: this is the passes' factor in your script (smaller batch on GPUs). On two CPU cores, race and formula differed by up to 10%. If a range is very wide, rerun *Compare all precisions*, then the cell above. The square is a recorded H100, from 1,735 to 2,530 images/s: batch 128, from JPEG files.
 #
 # ## The same accuracy?
 #
