@@ -164,7 +164,7 @@ print(f"your clock: {middle:,.1f} ({low:,.1f} to {high:,.1f}) img/s;", end=" ")
 print(f"first.py's largest: {rates.max():,.1f}")
 if high > 1.5 * low:
     print("Your steps vary by more than half: is something else running? Rerun from first.py on.")
-# on a GPU, first.py did not wait
+# on a GPU, first.py did not wait; its 3 starts, to save time, are too few for the rule
 show("1. no warm-up", rates[0], np.median(right) if gpus else rates[3], guess)
 
 launch, finish = step, wait
@@ -174,10 +174,10 @@ if not gpus:
     launch, finish = lambda: queue.submit(step), lambda: queue.submit(no_wait).result()
 queued, waited = [], []
 for _ in range(session.turns):
-    queued += measure(launch, 1, 0, no_wait)
+    queued.extend(measure(launch, 1, 0, no_wait))
     finish()
-    waited += measure(launch, 1, 0, finish)
-thread = "" if gpus else " (steps in a thread)"
+    waited.extend(measure(launch, 1, 0, finish))
+thread = "" if gpus else " (steps in a thread, where they are slower)"
 show(f"1. no waiting{thread}", big / np.array(queued), big / np.array(waited))
 if not gpus:
     queue.shutdown()  # while its OpenMP threads exist, the notebook's own are slower
