@@ -168,8 +168,7 @@ def traced(net, batch, tries=1):
                 call(net, batch)
                 trace.step()
         trace.export_chrome_trace("new.json")
-        took = sum(workshop.trace("new.json", show=False).values())
-        if took < least:
+        if (took := sum(workshop.trace("new.json", show=False).values())) < least:
             least = took
             Path("new.json").replace("trace.json")
     calls = [e for e in trace.events() if e.name.startswith("aten::")]
@@ -513,7 +512,7 @@ factor = alone / (busy if on_gpu else alone - started)
 print(f"Shared starts explain a factor of {bound} {factor:.2f}")
 
 # %% [markdown]
-# If the engines gain, too, it is probably because the weights (94 MB in `float32`) are read once per batch and larger matrices keep the cores busier. On a CPU, `eager` gains more if a large batch moves convolutions to oneDNN's code (counted above).
+# If engines or graphs gain, too, it is probably because weights (94 MB in `float32`) are read once per batch and larger matrices keep the cores busier. On a CPU, `eager` gains more if a large batch moves convolutions to oneDNN's code (counted above).
 #
 # ## One request
 #
@@ -656,7 +655,8 @@ for (load, name), gain in gains.items():
 found = ", ".join(f"{effect} at {' and '.join(at)}" for effect, at in effects.items())
 ax.set(title=f"p95 with batching: {found} load")
 ax.set_xlabel(
-    f"p95 in ms (log scale), median and range of {session.sequences} sequences, nominal loads"
+    f"p95 in ms (log scale), median and range of {session.sequences} sequences, nominal loads\n"
+    f"{version}, {device}, {session.dtype}, {size} px, {torch.get_num_threads()} CPU threads"
 )
 workshop.figure(fig, alt="p95 of both servers at each load, with its range.")
 
@@ -674,7 +674,9 @@ print(
 )
 session.note("preparation", share, "%", "share of a request spent on preparation")
 session.note("p95", float(p95), "ms", f"p95 of one run of {requests} requests, no queue")
-what = f"p95 of single at a real load of {middle:.0%} ({min(p95s):.1f} to {max(p95s):.1f} ms)"
+what = (
+    f"p95 of {version}, single, at a load of {middle:.0%} ({min(p95s):.1f} to {max(p95s):.1f} ms)"
+)
 session.note("p95_load", float(np.median(p95s)), "ms", what)
 
 # %% [markdown]
