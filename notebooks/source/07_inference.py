@@ -674,9 +674,7 @@ print(
 )
 session.note("preparation", share, "%", "share of a request spent on preparation")
 session.note("p95", float(p95), "ms", f"p95 of one run of {requests} requests, no queue")
-what = (
-    f"p95 of {version}, single, at a load of {middle:.0%} ({min(p95s):.1f} to {max(p95s):.1f} ms)"
-)
+what = f"p95 of {version}, single, at {middle:.0%} load ({min(p95s):.1f} to {max(p95s):.1f} ms)"
 session.note("p95_load", float(np.median(p95s)), "ms", what)
 
 # %% [markdown]
