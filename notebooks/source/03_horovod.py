@@ -491,7 +491,7 @@ for library in dict.fromkeys([workshop.ladder.chosen_library(), "ddp"]):  # your
         print(f"{reported:7.1f} ms  communication that {name} reports")
     if exposed or library == "ddp":
         print(f"{exposed:7.1f} ms  exposed exchange in its traced steps", end=" ")
-        print("(three steps, slowed by tracing: ranks wait differently)")
+        print("(three steps: tracing slows only rank 0, so ranks wait differently)")
     else:
         print("Horovod's exchange is inside the update: add the range `exchange` to see it.")
 if gpus <= 1:
@@ -513,7 +513,7 @@ step = 256 / session.results["h100.float16.ips"].value
 print(f"A step of one H100 (recorded, float16, batch 256): {1e3 * step:.1f} ms;", end=" ")
 print(f"gradients of 12 classes: {sum(bucket_bytes) / 1e6:.0f} MB")
 ready = np.array(full) / full[-1] * 2 / 3 * step
-print(f"{'eight GPUs with':26}{'ms in all':>14}{'exposed':>10}{'efficiency':>12}")
+print(f"{'eight GPUs with':26}{'ms in total':>14}{'exposed':>10}{'efficiency':>12}")
 for link, gigabytes, hop in (  # GB/s per GPU (or host) and direction; seconds per hop
     ("H100's NVLink", 371, 3.4e-6),
     ("V100's NVLink", 120, 3.4e-6),

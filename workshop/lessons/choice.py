@@ -36,7 +36,7 @@ def choose(
     the finished version, prints what it printed before.
     """
     if is_stub(own):
-        _refused[name] = f"○ `{name}` is not written yet. A finished version is used until then."
+        _refused[name] = f"○ `{name}` is not written yet. Until it is, a finished version is used."
     elif not (is_same(own, finished) and name in _refused):
         try:
             print("✓", judge() or f"`{name}` is right: the notebook uses yours.")
