@@ -445,7 +445,7 @@ def compare(
             continue
         file = weights[name in own]
         starting[name] = processes[name].submit(start, args, name, file, batch, dtype)
-        if name not in slow:  # what starts alone has the memory, and times cuDNN's kernels alone
+        if name not in slow:  # it times cuDNN's kernels next to those that compile only
             futures.wait([starting[name]])
     for name in filter(starting.get, processes):  # ours first
         try:

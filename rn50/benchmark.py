@@ -53,6 +53,8 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, Given]:
     for name in scoped("untimed"):
         if asked.get(name):
             raise UserError(f"{flag_name(name)} does not work with a benchmark: omit it")
+    if asked.get("load_epoch") is not None and not asked.get("only_inference"):
+        raise UserError("--load-epoch: speed does not depend on the weights; leave it out")
     if not asked.get("only_inference") and asked.pop("model_prefix", None):
         launch.say("--model-prefix is left out: a benchmark saves no checkpoints")
     asked = {"num_epochs": 1, "benchmark_iters": 100, **asked, "no_metrics": True}

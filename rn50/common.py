@@ -56,9 +56,10 @@ def named(files: Sequence[str], labels: Sequence[str] | None) -> dict[str, Path]
     For a run's folder it is the report in there. Raises UserError if two names are the same.
     """
     paths = [Path(file).absolute() for file in files]
-    names = labels or [path.stem for path in paths]
+    own = [path.name if path.is_dir() else path.stem for path in paths]
+    names = labels or own
     if not labels and len(set(names)) < len(names):
-        names = [f"{path.parent.name}/{path.stem}" for path in paths]
+        names = [f"{path.parent.name}/{name}" for path, name in zip(paths, own, strict=True)]
     if len(set(names)) < len(files) or len(names) > len(files):
         shown = ", ".join(names)
         raise UserError(f"{shown}: pass --labels with {len(files)} names, all different")

@@ -18,7 +18,19 @@ from rn50.reports import check_metrics
 from rn50lib.errors import UserError
 from rn50lib.files import load_json
 
-SPEED = ("backend", "loader", "dtype", "engine", "compile", "comm", "threads")  # decide a rate
+SPEED = (
+    "backend",
+    "loader",
+    "data_format",
+    "data_nthreads",
+    "dtype",
+    "engine",
+    "compile",
+    "cuda_graph",
+    "fused",
+    "comm",
+    "threads",
+)  # decide a rate
 RATES = ("train.total_ips", "val.total_ips")
 LAST = ("train.loss", "train.top1", "val.loss", "val.top1", "val.top5")
 
@@ -200,7 +212,7 @@ def main(argv: list[str]) -> int:
     )  # fmt: skip
     parser.add_argument("--labels", nargs="+", help="a name for each file (default: its own)")
     args = parser.parse_args(argv)
-    if len(args.files) + len(args.published) < 2:
+    if len(args.files) + len({*args.published}) < 2:
         parser.error(f"nothing to compare with: add a file, or --published {next(iter(known))}")
     sides = [read(file, name) for name, file in named(args.files, args.labels).items()]
     sides += [published(name) for name in dict.fromkeys(args.published)]

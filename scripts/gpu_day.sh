@@ -90,9 +90,10 @@ if [ -z "${PYTHON:-}" ]; then
 fi
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 KINETO_LOG_LEVEL=6
 rn50="$PYTHON -m rn50"
-if ! command -v rn50 >/dev/null && [ ! -x "$(dirname "$PYTHON")/rn50" ]; then # for shell cells of notebooks
+python=$($PYTHON -c 'import sys; print(sys.executable)') # absolute: notebooks run in other folders
+if ! command -v rn50 >/dev/null && [ ! -x "$(dirname "$python")/rn50" ]; then # for their shell cells
   mkdir -p "$OUT/bin"
-  printf '#!/bin/sh\nexec %s "$@"\n' "$rn50" >"$OUT/bin/rn50"
+  printf '#!/bin/sh\nexec "%s" -m rn50 "$@"\n' "$python" >"$OUT/bin/rn50"
   chmod +x "$OUT/bin/rn50"
   export PATH="$PATH:$OUT/bin"
 fi

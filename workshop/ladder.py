@@ -277,9 +277,10 @@ def race(
     least 1. With `trace`, a file, steps of the first turn that do not count are traced. Your
     train.py runs for the rung `own`, and `guess` is your prediction of its images/s over those of
     the rung before; rung 1 has one rank.
-    Rungs that need DALI are left out if it is missing here. If memory does not suffice for all at
-    once, each rung has its turns alone, and `paired` is False: ratios turn by turn mean nothing.
-    So it is for a script that takes no turns; its `turns` are the speed of all its steps.
+    Rungs that need DALI are left out if it is missing here; without any, the result is empty. If
+    memory does not suffice for all at once, each rung has its turns alone, and `paired` is False:
+    ratios turn by turn mean nothing. So it is for a script that takes no turns; its `turns` are the
+    speed of all its steps.
 
     Raises RunFailed if a script fails.
     """

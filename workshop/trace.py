@@ -192,7 +192,8 @@ def read(file: Path) -> Steps:
             found, name = host, "main thread" if key == main else f"{kind} {same + 1}"
             spans = host_spans(members)
         if spans := clipped(painted(spans), *window):
-            ranges = [(e.begin, e.end, e.name) for e in members if e.name in RANGES]
+            # of nested ranges the inner one, so that no time is in two parts
+            ranges = painted([(e.begin, e.end, e.name) for e in members if e.name in RANGES])
             found.append(Lane(name, spans, clipped(ranges, *window)))
     gpu.sort(key=lambda lane: -total(lane.spans))  # the busiest first
     return Steps([(mark.begin, mark.end) for mark in marks], window, host, gpu)

@@ -371,7 +371,7 @@ if off < 0.12:
 else:
     print(f"{ms[same]:.0f} ms")
     title = f"Fixed + batch × time per image: this fit is off by up to {off:.0%}"
-print(f"(rung 1's step, which shares the cores with workers: {input_ms + compute_ms:.0f} ms)")
+print(f"(rung 1's step, with its input: {input_ms + compute_ms:.0f} ms)")
 if row in by_kind:
     depends = "does not depend" if row == "optimizer" else "can depend"
     busy = sum(by_kind.values()) - by_kind["waiting"]

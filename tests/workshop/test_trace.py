@@ -88,6 +88,14 @@ def test_without_numbers_kernels_and_operators_are_no_pairs(tmp_path: Path) -> N
     assert found["other"] == pytest.approx(20) and not found.get("convolution")
 
 
+def test_kernels_of_a_graph_take_no_operator_s_kind(tmp_path: Path) -> None:
+    step = [*STEP[:5], (HOST, "cpu_op", "aten::cudnn_convolution", 31, 32, 1),
+            (HOST, "cuda_runtime", "cudaGraphLaunch", 33, 34),
+            (STREAM, "kernel", "nvjet_hsh_128x128", 40, 60, 1)]  # fmt: skip
+    found = trace(write(tmp_path / "trace.json", [step] * 3), show=False)
+    assert found["other"] == pytest.approx(20) and not found.get("convolution")
+
+
 def test_work_of_the_last_step_counts_to_its_end(tmp_path: Path) -> None:
     late = (STREAM, "kernel", "sm90_xmma_wgrad", 98, 120)
     assert trace(write(tmp_path / "t", [[*STEP, late]])) == pytest.approx(

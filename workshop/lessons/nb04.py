@@ -237,6 +237,7 @@ def judge_my_shards(yours: Function) -> None:
         unread = [shard for shard, who in readers.items() if not who]
         twice = max(readers.values(), key=len)[:2]
         case = f"With {count} shards and {size} x {workers} workers,"
+        uneven = int(np.ptp(shares, axis=1).argmax())
         refuse(
             (len(twice) > 1, f"{case} {' and '.join(twice)} read the same shard.",
              "Every reader must take other shards, in every epoch: split by rank,"
@@ -248,8 +249,8 @@ def judge_my_shards(yours: Function) -> None:
              "Use `size` for the ranks, `workers` for the workers."),
             (np.ptp(shares.sum(1)) > 1, f"{case} the ranks read {shares.sum(1).tolist()} shards.",
              "Split by rank first, then each share by worker."),
-            (np.ptp(shares, axis=1).max() > 1, f"{case} the workers of rank 0 read"
-             f" {shares[0].tolist()} shards.",
+            (np.ptp(shares, axis=1).max() > 1, f"{case} the workers of rank {uneven} read"
+             f" {shares[uneven].tolist()} shards.",
              "Give each worker of a rank an equal part of that rank's share."),
         )  # fmt: skip
 

@@ -135,13 +135,16 @@ def choose_launcher(script: Path) -> str:
     )
     if spawns and '"RANK"' not in text.replace("'", '"'):  # else it can also be started
         return "python"
-    # its own modules may be where the framework is imported
-    for name in set(re.findall(r"^\s*(?:import|from) +(\w+)", text, re.MULTILINE)):
-        for file in (*script.parent.glob(f"{name}.py"), *script.parent.glob(f"{name}/**/*.py")):
-            text += "\n" + file.read_text(encoding="utf-8", errors="replace")
-    imports = "\n".join(re.findall(r"^\s*(?:import|from)\b.*", text, re.MULTILINE))
+    line = r"^\s*(?:import|from)\b.*"
     uses = r"\btorch(\.| import .*?\b)(distributed|nn\.parallel)\b|\binit_process_group\("
     wraps = r"\b(accelerate|lightning|pytorch_lightning)\b"  # these call it themselves
+    imports = "\n".join(re.findall(line, text, re.MULTILINE))
+    if not (re.search(uses, text) or re.search(rf"{wraps}|horovod|tensorflow", imports)):
+        # its own modules may be where the framework is imported
+        for name in set(re.findall(r"^\s*(?:import|from) +(\w+)", text, re.MULTILINE)):
+            for file in (*script.parent.glob(f"{name}.py"), *script.parent.glob(f"{name}/**/*.py")):
+                text += "\n" + file.read_text(encoding="utf-8", errors="replace")
+        imports = "\n".join(re.findall(line, text, re.MULTILINE))
     distributed = re.search(uses, text) or re.search(wraps, imports)
     chosen = "horovod" not in imports and (distributed or "tensorflow" not in imports)
     return "torchrun" if chosen or not installed.has("horovod") else "horovodrun"
