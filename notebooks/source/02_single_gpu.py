@@ -178,7 +178,7 @@ with torch.no_grad():
 print(f"with model.eval(), new averages: {top1(small.eval()):.1f}% correct")
 
 # %% [markdown]
-# A sorted batch holds one class, so normalisation removes much of what distinguishes it. Shuffling can even beat `eval()` while the averages lag behind the weights; the last line lets them catch up. Only `eval()` makes a prediction independent of the rest of the batch. (With 600 images, differences of 5 points can be due to chance.)
+# A sorted batch holds one class, so normalisation removes much of what distinguishes it. Shuffling can even beat `eval()` while the averages lag behind the weights; before the last line, they catch up. Only `eval()` makes a prediction independent of the rest of the batch. (With 600 images, differences of 5 points can be due to chance.)
 #
 # ## The whole script
 #
@@ -240,7 +240,7 @@ print(f"You expected {share}% convolution, and {second} as the longest of the ot
 # %% [markdown]
 # Faster arithmetic helps convolutions; on a GPU, normalisation, pointwise, copy and optimizer mostly move data (see 06).
 #
-# Which kind is worth attacking (see the turns for waiting)? The rest of the step limits the gain (**Amdahl's law**). **Your turn:** write a function for this limit. **Predict** it for the convolutions of your step, and for those of a step on an H100 (float16, batch 256, 224 px).
+# Which kind is worth attacking (for waiting, see the turns)? The rest of the step limits the gain (**Amdahl's law**). **Your turn:** write a function for this limit. **Predict** it for the convolutions of your step, and for those of a step on an H100 (float16, batch 256, 224 px).
 
 
 # %%

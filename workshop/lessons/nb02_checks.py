@@ -29,7 +29,7 @@ from workshop.lessons.choice import choose, in_folder, lesson_check, sentence
 WIDTH, HEIGHT, SIZE, BLUE = 240, 160, 32, 200  # of the known images, and of the crops
 CROPS = 40  # so many that sides of right ones are close to 0.7 and to 1.0, too
 FILES = ("left/a", "left/b", "right/a", "stop/a", "stop/b")  # of known images
-GREY, SQUARE = 3, 4  # some photos are grey, and some have no room to the right
+GREY, UPRIGHT = 3, 4  # some photos are grey, and some are taller than wide
 STRIPE = 16  # pixels
 STEP_LR = 0.1
 PLACE = "Draw left up to the width minus the side, and top up to the height minus the side."
@@ -144,7 +144,7 @@ def judge_photos(photos: Any) -> str:
         for i, name in enumerate(FILES):
             file = Path(folder, f"{name}.jpg")
             file.parent.mkdir(exist_ok=True)
-            width = HEIGHT if i == SQUARE else WIDTH
+            width = HEIGHT * 3 // 4 if i == UPRIGHT else WIDTH
             image = Image.fromarray(ramps(width, HEIGHT, BLUE)) if i else striped()
             image.convert("L" if i == GREY else "RGB").save(file, quality=100, subsampling=0)
         made = photos(Path(folder), SIZE)
@@ -155,9 +155,10 @@ def judge_photos(photos: Any) -> str:
             wrong(f"A grey image ends with {message(error)}.", 'Open it with .convert("RGB").')
         try:
             for _ in range(CROPS):
-                made[SQUARE]
+                made[UPRIGHT]
         except ValueError as error:  # Pillow's
-            wrong(f"A crop of a square image ends with {message(error)}.", PLACE)
+            wrong(f"A crop of an upright image ends with {message(error)}.",
+                  f"{PLACE} The side depends on min(image.size).")  # fmt: skip
     refuse(
         (not isinstance(items[0], tuple | list) or len(items[0]) != 2,
          "An item must be two values.", "Return the pixels and the label."),

@@ -75,6 +75,7 @@ def edited(function: Callable[..., Any], old: str, new: str) -> Any:
 PLACES = "left, top = (random.uniform(0, length - side) for length in image.size)"
 SIDE = "random.uniform(0.7, 1.0) * min(image.size)"
 WRONG_PHOTOS = {
+    "The side depends on min(image.size)": edited(nb02.photo, "min(image.size)", "image.height"),
     "A grey image ends with": edited(nb02.photo, '.convert("RGB")', ""),
     "every part of the image. Draw left up to": edited(
         nb02.photo, PLACES, "left, top = (random.uniform(0, min(image.size) - side) for _ in '12')"
@@ -87,7 +88,7 @@ WRONG_PHOTOS = {
     ),
     "mirrored": item(lambda a: tensor(a).permute(2, 0, 1).flip(2) / 127.5 - 1),
     "different filter": edited(nb02.photo, "Image.Resampling.BILINEAR, box", "box=box"),
-    "square image ends with": edited(
+    "upright image ends with": edited(
         nb02.photo,
         PLACES,
         "left, top = random.uniform(0, 0.3 * image.width), random.uniform(0, image.height - side)",
