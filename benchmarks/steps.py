@@ -445,7 +445,7 @@ def compare(
             continue
         file = weights[name in own]
         starting[name] = processes[name].submit(start, args, name, file, batch, dtype)
-        if name not in slow:  # it times cuDNN's kernels next to those that compile only
+        if name not in slow:  # it times cuDNN's kernels while nothing but compilers runs
             futures.wait([starting[name]])
     for name in filter(starting.get, processes):  # ours first
         try:

@@ -18,19 +18,10 @@ from rn50.reports import check_metrics
 from rn50lib.errors import UserError
 from rn50lib.files import load_json
 
+# the settings that decide a rate
 SPEED = (
-    "backend",
-    "loader",
-    "data_format",
-    "data_nthreads",
-    "dtype",
-    "engine",
-    "compile",
-    "cuda_graph",
-    "fused",
-    "comm",
-    "threads",
-)  # decide a rate
+    "backend loader data_format data_nthreads dtype engine compile cuda_graph fused comm threads"
+).split()
 RATES = ("train.total_ips", "val.total_ips")
 LAST = ("train.loss", "train.top1", "val.loss", "val.top1", "val.top5")
 

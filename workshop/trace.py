@@ -226,7 +226,7 @@ def host_spans(events: Sequence[Event]) -> list[Span]:
         # a hook may begin a range, or a step, that ends after the event around the hook
         around = [outer for outer in stack if event.end <= outer[0] + ROUNDING]
         _, kind, whole = around[-1] if around else (0.0, None, False)
-        if not whole or event.name in RANGES:  # the innermost range decides
+        if not whole or event.name in RANGES:  # the innermost range decides, if it has a kind
             kind = kind_of(event.name) or kind or ("other" if event.cat == "cpu_op" else None)
         if kind:
             spans.append((event.begin, event.end, kind))
