@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -29,7 +30,11 @@ class Progress:
         self.begin = self.last_line = time.perf_counter()
         self.file: TextIO | None = None
         if enabled and run_dir:
-            self.file = open(run_dir / "progress.jsonl", "a", encoding="utf-8")
+            path = run_dir / "progress.jsonl"
+            text = path.read_bytes() if path.exists() else b""
+            if text and not text.endswith(b"\n"):  # an earlier run was killed, or the disk was full
+                os.truncate(path, text.rfind(b"\n") + 1)
+            self.file = open(path, "a", encoding="utf-8")
         self.bar: Any = None
 
     def start(self, phase: str, epoch: int, epochs: int, steps: int, initial: int = 0) -> None:

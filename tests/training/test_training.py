@@ -250,6 +250,18 @@ def test_damaged_checkpoint_is_skipped_and_named(
     assert same_weights("m", trained / "m", 3)
 
 
+def test_a_line_that_a_killed_run_left_unfinished_is_removed(
+    rn50: Run, trained: Path, photos: Photos, tmp_path: Path
+) -> None:
+    for name in ("m-0002.safetensors", "m-symbol.json"):
+        shutil.copy(trained / name, tmp_path)
+    *_, line = (trained / "progress.jsonl").read_text().splitlines()
+    (tmp_path / "progress.jsonl").write_text(f"{line}\n{line[:40]}")
+    assert resume(rn50, photos, "--resume", "--run-dir", tmp_path).status == 0
+    first, *rest = lines(tmp_path)
+    assert first == json.loads(line) and [x["epoch"] for x in rest] == [2] * len(rest) != []
+
+
 def test_resuming_a_finished_run_writes_its_report(
     rn50: Run, trained: Path, photos: Photos, tmp_path: Path
 ) -> None:

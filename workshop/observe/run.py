@@ -184,10 +184,12 @@ def recorded(own: Path, steps: int) -> int:
 
 
 def read(own: Path, work: Path) -> list[dict[str, Any]]:
-    """Return the events, without files that are empty (locks) or gone."""
-    events = [
-        json.loads(line) for path in own.glob("*.jsonl") for line in path.open(encoding="utf-8")
-    ]
+    """Return the events, without files that are empty (locks) or gone.
+
+    A line without its end is left out: its rank was killed while it wrote.
+    """
+    lines = [line for path in own.glob("*.jsonl") for line in path.open(encoding="utf-8")]
+    events = [json.loads(line) for line in lines if line.endswith("\n")]
     for event in events:
         if event["kind"] == "file":
             path = Path(event["path"])

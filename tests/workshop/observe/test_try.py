@@ -253,6 +253,21 @@ def test_a_folder_with_too_much_data_is_refused(
 
 @pytest.mark.slow
 @pytest.mark.needs("torch")
+def test_a_line_that_a_stopped_rank_left_unfinished_does_not_count(tmp_path: Path) -> None:
+    half = """
+import os, time
+with open(f"{os.environ['RN50_TRY']}/{os.getpid()}.jsonl", "a") as events:
+    events.write('{"kind": "upda')
+time.sleep(600)
+"""
+    script = edited(tmp_path, "by_hand")
+    script.write_text(script.read_text() + half)
+    result = workshop.try_script(script, single=False, seconds=3)
+    assert {result[change].status for change in ("start", "average", "writes")} == {"seen"}
+
+
+@pytest.mark.slow
+@pytest.mark.needs("torch")
 def test_all_missing_changes_are_found_together(tmp_path: Path) -> None:
     """A temporary file without a name does not count."""
     unnamed = "import tempfile\ntempfile.TemporaryFile()\nif True:"
