@@ -457,7 +457,9 @@ def best_compile(config: TrainConfig, machine: Machine, images: int) -> tuple[bo
 def best_dtype(machine: Machine, recipe: str, backend: str) -> tuple[str, str]:
     """Return the default precision on a machine, and why."""
     if machine.gpus:
-        half = ("float16",) if recipe == "reference" else ("bfloat16", "float16")
+        half: tuple[str, ...] = ("float16",) if recipe == "reference" else ("bfloat16", "float16")
+        if any("GTX 16" in gpu.name for gpu in machine.gpus):  # 7.5 without Tensor Cores, and
+            half = ()  # NaN from convolutions in float16: pytorch/pytorch#77955
         for dtype in half if backend == "torch" else ("bfloat16",):
             if not unsupported_reason(dtype, machine):
                 return dtype, f"the GPU's Tensor Cores compute in {dtype}"

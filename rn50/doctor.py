@@ -52,9 +52,14 @@ except Exception as error:
 """,
     "tensorflow": """
 import tensorflow as tf
-assert float(tf.reduce_sum(tf.ones((2, 2)))) == 4
 facts = {"version": tf.__version__, "gpus": len(tf.config.list_physical_devices("GPU")),
          "cuda": tf.sysconfig.get_build_info()["is_cuda_build"]}
+try:
+    assert float(tf.reduce_sum(tf.ones((2, 2)))) == 4
+except Exception as error:
+    if not facts["gpus"]:
+        raise
+    facts["gpu_problem"] = str(error).strip().split("\\n")[0]
 """,
     "nvidia.dali": """
 import nvidia.dali as dali
@@ -274,9 +279,11 @@ def check_framework(module: str, found: dict[str, Any] | None, gpus: tuple[Gpu, 
          f"{SETUP} again, after deleting .venv"),
         (on_gpu and not found["cuda"], needed, f"{title}, built for CPU only, cannot use the GPU",
          f"{SETUP} again, or set CUDA_VISIBLE_DEVICES= to train on the processor"),
-        (on_gpu and (there < len(gpus) or "gpu_problem" in found), NOTE,
+        (on_gpu and (there < len(gpus) or "gpu_problem" in found),
+         NOTE if there and "gpu_problem" not in found else needed,
          f"{title} sees {there} of {len(gpus)} GPU(s): {why}",
-         "update the driver, or install a build for its CUDA"),
+         "update the driver, install a build for its CUDA and this GPU, or set"
+         " CUDA_VISIBLE_DEVICES= to train on the processor"),
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rn50 import installed
+from rn50.doctor import used_memory
 from rn50lib import hardware
 from rn50lib.report import write_json
 from workshop import output, paths, programs, session
@@ -74,7 +75,8 @@ MISTAKES = (  # that cost no time: what a script has, what it lacks, and the rem
 )  # fmt: skip
 BEFORE = {"05": "2", "06": "3_dali", "08": "4_amp"}  # the rung with which a notebook begins
 TRACED_STEPS = 4  # of a ladder script with --trace, after its warm-up: they are not timed
-PROCESS_BYTES, GPU_PROCESS_BYTES = 5 * 2**28, 8 * 2**30  # of a rank of a race, on each device
+PROCESS_BYTES, GPU_PROCESS_BYTES = 5 * 2**28, 3 * 2**29  # of a rank of a race, on each device
+GPU_IMAGE_BYTES = 10**8  # and of each image on a GPU: 224 pixels in float32
 
 
 def chosen_library() -> str:
@@ -292,7 +294,7 @@ def race(
     if not runs:  # the notebook has said that DALI is missing
         return {}
     runners = [runner for runner, _ in runs.values()]
-    together = _fit_in_memory(runners)
+    together = _fit_in_memory(runners, flags["batch_size"])
     for group in [runners] if together else [[runner] for runner in runners]:
         racing.race(group, flags["warm_up"], window, turns)
     record, found, over = load(_file()), {}, ""
@@ -363,12 +365,13 @@ def _report(runner: racing.Runner, file: Path) -> dict[str, Any]:
     return found | {"ranks": runner.ranks, "script": str(runner.script)}
 
 
-def _fit_in_memory(runners: Sequence[racing.Runner]) -> bool:
+def _fit_in_memory(runners: Sequence[racing.Runner], batch: int) -> bool:
     """Return True if all processes of a race fit into memory at once; if not, say so."""
     machine = hardware.machine()
     needed, there = PROCESS_BYTES * sum(runner.ranks for runner in runners), machine.memory
-    if known := [gpu.memory for gpu in machine.gpus if gpu.memory]:
-        needed, there = GPU_PROCESS_BYTES * len(runners), min(known)
+    if known := [gpu.memory - used_memory(gpu) for gpu in machine.gpus if gpu.memory]:
+        needed = (GPU_PROCESS_BYTES + GPU_IMAGE_BYTES * batch) * len(runners)
+        there = min(known)
     if needed <= there:
         return True
     print(f"{needed / 2**30:.0f} GiB for all rungs at once do not fit: each has its turns alone.")

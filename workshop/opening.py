@@ -7,6 +7,7 @@ run needs it.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from pathlib import Path
@@ -20,6 +21,8 @@ from rn50lib.errors import UserError
 from workshop import catalogue, errors, expected, output, paths, session
 from workshop.checks import ask
 from workshop.session import Session
+
+FULL_GPU = 31 * 2**30  # bytes: for a GPU with less, some sizes are halved, once or more
 
 
 def start(number: str, profile: str = "auto") -> Session:
@@ -38,9 +41,14 @@ def start(number: str, profile: str = "auto") -> Session:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no lines about the processor
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # nor when a profiler starts and stops
     programs, path = str(Path(sys.executable).parent), os.environ.get("PATH", "")
+    if machine.gpus and machine.gpus[0].uuid.startswith("MIG-"):  # PyTorch counts whole GPUs
+        os.environ["CUDA_VISIBLE_DEVICES"] = machine.gpus[0].uuid
     if path.split(os.pathsep)[0] != programs:  # for `rn50` in a %%bash cell
         os.environ["PATH"] = f"{programs}{os.pathsep}{path}"
     plot.use()
+    memories = [gpu.memory for gpu in machine.gpus if gpu.memory] if chosen == "gpu" else []
+    memory = min(memories, default=FULL_GPU)
+    reason += f"; batches are smaller, for {memory / 2**30:.0f} GiB" * (memory < FULL_GPU)
     data, runs = paths.set_environment()
     root = data / ("roadsigns-ci" if chosen == "ci" else "roadsigns")
     if number.startswith("ex"):
@@ -50,7 +58,7 @@ def start(number: str, profile: str = "auto") -> Session:
         session.ensure_data(root, chosen)
     checkout = paths.need_checkout()
     results = expected.load(checkout / "notebooks" / "expected")
-    sizes = profile_sizes(checkout, number, chosen)
+    sizes = profile_sizes(checkout, number, chosen, memory)
     return session.open_session(Session(number, chosen, machine, root, runs, results, sizes))
 
 
@@ -72,8 +80,12 @@ def choose_profile(asked: str, machine: hardware.Machine) -> tuple[str, str]:
     return "cpu", "no GPU found, so the lessons are sized for a few cores"
 
 
-def profile_sizes(checkout: Path, number: str, profile: str) -> dict[str, Any]:
+def profile_sizes(
+    checkout: Path, number: str, profile: str, memory: int = FULL_GPU
+) -> dict[str, Any]:
     """Return the sizes of a notebook under a profile; one that is not listed is that of cpu.
+
+    On a GPU with less `memory`, in bytes, than FULL_GPU, those under `halved` are as much smaller.
 
     Raises UserError if a size has no value for cpu.
     """
@@ -81,10 +93,13 @@ def profile_sizes(checkout: Path, number: str, profile: str) -> dict[str, Any]:
 
     file = checkout / "notebooks" / "profiles.yaml"
     listed = (yaml.safe_load(file.read_text(encoding="utf-8")) or {}).get(number, {})
+    halved = listed.pop("halved", [])
     for name, values in listed.items():
         if not isinstance(values, dict) or "cpu" not in values:
             raise UserError(f"{file}: {number}: {name} needs a value for cpu, such as {{cpu: 8}}")
-    return {name: values.get(profile, values["cpu"]) for name, values in listed.items()}
+    sizes = {name: values.get(profile, values["cpu"]) for name, values in listed.items()}
+    times = max(0, math.ceil(math.log2(FULL_GPU / memory)))
+    return sizes | {name: max(8, sizes[name] >> times) for name in halved if times}
 
 
 def show_machine(machine: hardware.Machine, profile: str, reason: str) -> None:

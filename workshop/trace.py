@@ -148,12 +148,13 @@ def read(file: Path) -> Steps:
     try:
         data = file.read_bytes()
         data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+        trace = json.loads(data)
         events = [
             Event(
                 str(e["name"]), e["cat"], e["ts"] / 1000, (e["ts"] + e.get("dur", 0)) / 1000,
                 (e["pid"], e["tid"]), e.get("args", {}).get("External id"),
             )
-            for e in json.loads(data)["traceEvents"] if e.get("ph") == "X" and "cat" in e
+            for e in trace["traceEvents"] if e.get("ph") == "X" and "cat" in e
         ]  # fmt: skip
     except (OSError, *BROKEN) as wrong:
         reason = wrong.strerror if isinstance(wrong, OSError) else "damaged, or not of its form"
@@ -166,6 +167,9 @@ def read(file: Path) -> Steps:
             f"{file} has no steps of torch.profiler: it needs a schedule, profile.step() after each"
             " step, and an export in on_trace_ready, as in the scripts' --trace"
         )
+    if trace.get("deviceProperties") and not any(e.cat in ON_GPU for e in events):
+        print(f"{file.name} has no GPU kernels: where the profiler cannot see them (WSL2), these"
+              " are times of the processor, which only starts them.")  # fmt: skip
     marks.sort(key=lambda event: event.begin)
     main = marks[0].lane
     last = max(e.end for e in [*marks, *(e for e in events if e.cat in ON_GPU)])

@@ -48,7 +48,7 @@ workshop.check("ex04.index", index)
 #
 # *find the bug · hard · 15 minutes*
 #
-# This is the slides' script in TensorFlow 2, with recipe 1 applied in a hurry. Eight lines have a bug. Some of the bugs are on the slides themselves; the others are common elsewhere. If something is missing, name the line that should be changed: for the share of a rank, the line that picks a batch. On one machine with a few GPUs it would run, and its loss would fall.
+# This is the slides' script in TensorFlow 2, with recipe 1 applied in a hurry. Eight lines have a bug. Some of the bugs are on the slides themselves; the others are common elsewhere. If something is missing, name the line that should have it. On one machine with a few GPUs it would run, and its loss would fall.
 #
 # Recipe 1, for comparison: start Horovod and use one GPU for each *local* rank; share the images; scale the learning rate, with a warm-up; average the gradients; broadcast rank 0's weights; print and save only on rank 0; take 1/size of the steps.
 
@@ -63,7 +63,7 @@ print(ex04.listing())
 # %% tags=["answer", "ex04.hunt"]
 # The numbers of the lines with a bug, such as {3, 14, 15}
 ### BEGIN SOLUTION
-wrong_lines = {19, 23, 25, 27, 34, 52, 56, 61}
+wrong_lines = {19, 23, 25, 27, 34, 53, 57, 62}
 ### END SOLUTION
 
 # %% tags=["check", "ex04.hunt"]

@@ -318,20 +318,21 @@ for name, ms in turns.items():
 for above, name in itertools.pairwise(turns):
     (whole, waited), (whole_now, waited_now) = np.transpose(turns[above]), np.transpose(turns[name])
     less, saved = np.median([waited - waited_now, whole - whole_now], axis=1)
-    print(f"{name} after {above}: the wait shrinks by {less:.1f} ms, the step by {saved:.1f} ms")
+    print(f"{name} after {above}, compared turn by turn (median):", end=" ")
+    print(f"the wait shrinks by {less:.1f} ms, the step by {saved:.1f} ms")
     print(f"{name} ÷ {above}: speed", workshop.ratio(whole / whole_now), end="; ")
     print("computing time", workshop.ratio((whole_now - waited_now) / (whole - waited)))
 
 # %% [markdown]
-# If computing clearly takes longer with workers, they compete with it, for cores or memory. A ratio is the median over all turns; a difference is clear if all turns, at least five, are on the same side of 1; if none is, rerun the cell.
+# If computing clearly takes longer with workers, they compete with it, for cores or memory. A ratio is the median over all turns, and clear if all turns, at least five, are on the same side of 1; if none is, rerun the cell.
 #
 # Leave `runs/train.py` as it is: 05 comes back to pinning, 08 to `channels_last`.
 #
 # ## Does a larger batch help?
 #
-# **Predict** by what factor images/s grow from a batch of 2 to rung 1's batch (16 on a CPU, 64 on a GPU), and from there to four times that batch. (The images are random numbers, made beforehand.)
+# **Predict** by what factor images/s grow from a batch of 2 to rung 1's batch, and from there to four times that batch. (The images are random numbers, made beforehand.)
 #
-# If part of its cost is fixed, a step takes *fixed + batch × time per image*: images/s rise, then flatten. **Your turn:** set `row` to the kind in your trace that cannot depend on the batch, and compare its share of the step with the share that is fixed.
+# If part of its cost is fixed, a step takes *fixed + batch × time per image*: images/s rise, then flatten. **Your turn:** set `row` to the kind in your trace that cannot depend on the batch, and compare its share of the step with the fixed share, if printed.
 
 
 # %%
@@ -371,7 +372,6 @@ if off < 0.12:
 else:
     print(f"{ms[same]:.0f} ms")
     title = f"Fixed + batch × time per image: this fit is off by up to {off:.0%}"
-print(f"(rung 1's step, with its input: {input_ms + compute_ms:.0f} ms)")
 if row in by_kind:
     depends = "does not depend" if row == "optimizer" else "can depend"
     busy = sum(by_kind.values()) - by_kind["waiting"]
@@ -430,13 +430,13 @@ for name, size, published in (("FP32", per_image, 96), ("FP16, half", per_image 
 if device.type == "cuda":
     network, peaks = ResNet(resnet.resnet(50)).to(device), []
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
-    for count in (16, 32):
+    for count in (8, 16):
         images, labels = torch.randn(count, 3, 224, 224), torch.zeros(count, dtype=torch.long)
         for _ in range(2):  # the first step adds the momentum
             torch.cuda.reset_peak_memory_stats()
             training_step(network, optimizer, images.to(device), labels.to(device))
         peaks.append(torch.cuda.max_memory_allocated())
-    print(f"the peak grows by {(peaks[1] - peaks[0]) / 16e6:.0f} MB per image on this GPU")
+    print(f"the peak grows by {(peaks[1] - peaks[0]) / 8e6:.0f} MB per image on this GPU")
 
 # %% [markdown]
 # By this count, both published batches need about half of a V100's memory. The count leaves out the gradients of activations and cuDNN's workspace, so it is a lower bound; on a GPU, the last line includes them. Unless these double the total, memory is not what limited the batch.

@@ -42,7 +42,7 @@ except ImportError:
 
 torch.multiprocessing.set_start_method("fork", force=True)  # as in notebook 02
 session = workshop.start("05", profile)
-cores, ranks = session.machine.cores, min(8, len(session.machine.gpus)) or 1
+cores, ranks = min(32, session.machine.cores), min(8, len(session.machine.gpus)) or 1
 device = torch.device("cuda" if session.profile == "gpu" else "cpu")
 workers = max(1, min(session.rung_workers, cores // ranks))  # of your script, per rank
 folder = workshop.ladder.shards()  # yours, from notebook 04
@@ -440,6 +440,7 @@ workshop.ladder.try_rung(
 
 # %%
 guess = None  # your number
+torch.cuda.empty_cache()  # the scripts need the memory
 found = workshop.ladder.race(
     ["2", "3_dali"], own="3_dali", guess=guess, turns=session.turns, ranks=ranks,
     image_size=session.image_size, batch_size=session.batch_size, warm_up=1,

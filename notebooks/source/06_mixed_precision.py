@@ -33,7 +33,7 @@ session = workshop.start("06", profile)
 keep_memory()  # as `rn50` does: new arrays then cost no page faults
 turns = turns or session.turns
 ranks = min(8, len(session.machine.gpus)) or 1  # of the ladder's runs
-workers = max(1, session.machine.cores // ranks)  # per rank
+workers = max(1, min(12, session.machine.cores // ranks))  # per rank
 device = torch.device("cuda" if session.profile == "gpu" else "cpu")
 half = "float16" if device.type == "cuda" else "bfloat16"  # compared with float32
 emulated = device.type == "cpu" and not session.machine.bfloat16  # slow: fewer images
@@ -295,7 +295,7 @@ def scaled_step(model, optimizer, scaler, x, y):
 scaled_step = nb06.check("scaled_step", scaled_step, next_scale, device)
 
 # %% [markdown]
-# The next cell trains a small dense network with your step and two waits, starting at 2^24. **Predict:** how many steps does each wait skip?
+# The next cell trains a small dense network with your step and two values of `wait`, starting at 2^24. **Predict:** how many steps does each one skip?
 
 # %%
 guess = {3: None, 2000: None}  # your numbers
@@ -330,10 +330,12 @@ def seconds(statement, least=0.3, **names):
     return min(timer.blocked_autorange(min_run_time=least).times)
 
 
-precisions = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+precisions = {"float32": torch.float32}
 if device.type == "cuda":
     precisions["float16"] = torch.float16
-    if torch.cuda.get_device_capability() >= (8, 0):
+if device.type == "cpu" or torch.cuda.get_device_capability() >= (8, 0):
+    precisions["bfloat16"] = torch.bfloat16
+    if device.type == "cuda":
         precisions["tf32"] = torch.float32
 before = "tf32" if "tf32" in precisions else "float32"  # the precision of your script
 
@@ -458,7 +460,8 @@ gain = workshop.ratio(np.divide(times[before, "channels last"], times[half, "cha
 session.note("speedup", str(gain), "", f"speed of {half} over {before}, channels last")
 same = (timed, pixels) == (256, 224)  # as recorded
 yours = speeds if same else {}
-session.expect({f"h100.{name}.ips": yours.get(name) for name in ("float16", "bfloat16")})
+shown = ("float16", "bfloat16", "compiled")
+session.expect({f"h100.{name}.ips": yours.get(name) for name in shown})
 
 # %% [markdown]
 # Use the ratios per turn to compare rows. If the MFU is lower in 16 bits, the other layers gain less than the peak does, or the convolutions reach less of it. On a GPU, cuDNN often converts NCHW around a convolution, because its kernels for Tensor Cores want channels last; notebook 08 adds that layout to your script. On the recorded H100, whose steps include the update, `bfloat16` was slower than `float16`, because its batch-norm kernels were.
@@ -467,7 +470,7 @@ session.expect({f"h100.{name}.ips": yours.get(name) for name in ("float16", "bfl
 #
 # Next, trace both passes, channels last, alternating between your script's precision and 16 bits. (*Pointwise* is ReLU and addition.) The count now includes all layers and the backward pass, in which a convolution does twice the work.
 #
-# **Your turn:** count how often the other layers read and write. Then, in the cell that traces, **predict** the gain of each kind.
+# **Your turn:** count the other layers' reads and writes. Then, in the cell that traces, **predict** the gain of each kind.
 
 
 # %%
@@ -630,7 +633,7 @@ workshop.table(rows, columns, f"The end of a block, {session.tail} images")
 del pair, pairs
 
 # %% [markdown]
-# The closer a measured time is to the count, the more traffic limits it; at several times the count, something else does. On a CPU, [PyTorch's batch norm](https://github.com/pytorch/pytorch/blob/02793981e2a23214e0a159b7eef8685ea5738310/aten/src/ATen/native/cpu/batch_norm_kernel.cpp) adds up NCHW values one at a time in `float32`, but as vectors in 16 bits, so the gain can exceed 2. For the whole network, `torch.compile` gained about × 1.2 (eager and compiled on different H100s).
+# The closer a measured time is to the count, the more traffic limits it; at several times the count, something else does. On a CPU, [PyTorch's batch norm](https://github.com/pytorch/pytorch/blob/02793981e2a23214e0a159b7eef8685ea5738310/aten/src/ATen/native/cpu/batch_norm_kernel.cpp) adds up NCHW values one at a time in `float32`, but as vectors in 16 bits, so the gain can exceed 2. For the whole network, `torch.compile` gained about × 1.2 (recorded above, on two different H100s).
 #
 # ## Your turn: one more rung
 #
@@ -666,7 +669,7 @@ else:
 workshop.ladder.figure("4_amp")
 
 # %% [markdown]
-# If the ranges overlap, the race does not refute the formula. If not, subtract the optimizer's time (first table) from both printed times, and divide: this is the passes' factor in your script (smaller batch on GPUs). On two CPU cores, race and formula differed by up to 10%. If a range is very wide, rerun *Compare all precisions*, then the cell above. The square is a recorded H100, from 1,735 to 2,530 images/s: batch 128, from JPEG files.
+# Overlapping ranges cannot refute the formula. Otherwise, subtract the optimizer's time (first table) from both printed times, and divide: this is the passes' factor in your script (smaller batch on GPUs). On two CPU cores, race and formula differed by up to 10%. If a range is very wide, rerun *Compare all precisions*, then the cell above. Bars show medians of different turns. The square is a recorded H100, from 1,735 to 2,530 images/s: batch 128, from JPEG files.
 #
 # ## The same accuracy?
 #

@@ -106,8 +106,8 @@ def test_gpus_and_their_driver(run_cli) -> None:
     ("facts", "status", "words"),
     [
         ({"cuda": None, "gpus": 0}, PROBLEM, "built for CPU only"),
-        ({"cuda": "13.0", "gpus": 1, "gpu_problem": "driver too old"}, NOTE, "driver too old"),
-        ({"cuda": "13.0", "gpus": 0}, NOTE, "sees 0 of 1"),
+        ({"cuda": "13.0", "gpus": 1, "gpu_problem": "no kernel image"}, PROBLEM, "no kernel image"),
+        ({"cuda": "13.0", "gpus": 0}, PROBLEM, "sees 0 of 1"),
         ({"cuda": "12.6", "gpus": 1}, OK, "computes on 1 GPU"),
     ],
 )

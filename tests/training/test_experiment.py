@@ -38,6 +38,9 @@ def gpus(*capabilities: tuple[int, int]) -> Machine:
     return replace(LAPTOP, cores=40, gpus=tuple(found))
 
 
+GTX = Gpu(0, "NVIDIA GeForce GTX 1650", 4 * 2**30, (7, 5), "550.54", "GPU-0")
+
+
 def parse(*argv: str) -> dict[str, Any]:
     return parse_given(config_parser("run"), list(argv))[0]
 
@@ -306,6 +309,7 @@ def test_defaults_on_a_laptop_and_with_imagenet(tmp_path: Path) -> None:
         (gpus((7, 0)), "", "float16"),
         (gpus((8, 0)), "", "bfloat16"),
         (gpus((9, 0), (7, 5)), "", "float16"),
+        (replace(LAPTOP, gpus=(GTX,)), "", "float32"),
         (gpus((9, 0)), "--backend tensorflow --recipe reference", "bfloat16"),
         (gpus((7, 0)), "--backend tensorflow", "float32"),
         (gpus((6, 1)), "--recipe reference", "float32"),

@@ -381,7 +381,7 @@ def test_race_pairs_the_turns_of_each_rung_with_the_one_before(
     monkeypatch.setattr(ladder.session, "need", lambda: here)
     monkeypatch.setattr(ladder.racing, "race", race)
     monkeypatch.setattr(ladder, "chosen_library", lambda: "ddp")
-    monkeypatch.setattr(ladder, "_fit_in_memory", lambda runners: True)
+    monkeypatch.setattr(ladder, "_fit_in_memory", lambda runners, batch: True)
     monkeypatch.setattr(ladder, "shards", lambda: tmp_path)
     monkeypatch.setattr(ladder.session, "has", lambda package: True)
     flags = {"turns": 2, "steps": 1, "warm_up": 1, "batch_size": 8}

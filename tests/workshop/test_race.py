@@ -171,7 +171,7 @@ def test_ladder_pairs_no_script_without_turns(
     here = SimpleNamespace(runs=tmp_path, data_root=tmp_path, profile="ci", number="03")
     monkeypatch.setattr(ladder.session, "need", lambda: here)
     monkeypatch.setattr(ladder, "finished", finished)
-    monkeypatch.setattr(ladder, "_fit_in_memory", lambda runners: True)
+    monkeypatch.setattr(ladder, "_fit_in_memory", lambda runners, batch: True)
     flags = {"batch_size": 4, "steps": 1, "warm_up": 1, "workers": 1, "own": "1_single", "guess": 9}
     found = ladder.race(["1_single", "2_ddp"], turns=2, ranks=1, **flags)
     assert found[plain]["turns"] == [1.0] and not found[plain]["paired"]
@@ -193,7 +193,7 @@ def test_traced_run_is_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize(
     ("gib", "gpu_gib", "fits"),
-    [(8, 0, False), (16, 0, True), (128, 16, False), (128, 80, True), (8, 80, True)],
+    [(8, 0, False), (16, 0, True), (128, 32, False), (128, 40, True), (8, 40, True)],
 )
 def test_rungs_start_together_if_memory_suffices(
     gib: int, gpu_gib: int, fits: bool, monkeypatch: pytest.MonkeyPatch
@@ -201,5 +201,6 @@ def test_rungs_start_together_if_memory_suffices(
     gpus = (Gpu(0, "a GPU", gpu_gib * 2**30, (9, 0), "580", "GPU-0"),) if gpu_gib else ()
     machine = replace(LAPTOP, memory=gib * 2**30, gpus=gpus)
     monkeypatch.setattr(ladder.hardware, "machine", lambda: machine)
+    monkeypatch.setattr(ladder, "used_memory", lambda gpu: 2**28)
     runners = [Runner(f"{n}", Path("a.py"), [], 2 if n else 1, "torchrun", 2) for n in range(5)]
-    assert ladder._fit_in_memory(runners) == fits
+    assert ladder._fit_in_memory(runners, 64) == fits

@@ -79,6 +79,10 @@ def test_sizes_come_from_the_profiles_file(tmp_path):
     assert opening.profile_sizes(tmp_path, "02", "ci") == {"batch": 4, "rounds": 7}
     assert opening.profile_sizes(tmp_path, "02", "gpu") == {"batch": 32, "rounds": 7}
     assert opening.profile_sizes(tmp_path, "03", "gpu") == {}
+    file.write_text('"02":\n  halved: [batch]\n  batch: {cpu: 32, gpu: 64}\n  rounds: {cpu: 7}\n')
+    for gib, batch in [(80, 64), (24, 32), (16, 32), (15, 16), (8, 16), (6, 8), (2, 8)]:
+        sizes = opening.profile_sizes(tmp_path, "02", "gpu", gib * 2**30)
+        assert sizes == {"batch": batch, "rounds": 7}, gib
     with pytest.raises(AttributeError, match="'steps' for notebook"):
         _ = a_session("cpu").steps
     file.write_text('"02":\n  batch: 4\n')

@@ -54,6 +54,15 @@ def write(file: Path, steps: list[list[Any]], pack: bool = False) -> Path:
     return file
 
 
+def test_a_trace_without_the_kernels_of_its_gpu_says_so(tmp_path: Path, capsys: Any) -> None:
+    file = write(tmp_path / "t", [[event for event in STEP if event[0] == HOST]])
+    trace(file)
+    assert "has no GPU kernels" not in capsys.readouterr().out
+    file.write_text(json.dumps({**json.loads(file.read_text()), "deviceProperties": [{"id": 0}]}))
+    trace(file)
+    assert "t has no GPU kernels" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("pack", [False, True])
 def test_a_gpu_s_time_counts_once_and_adds_up(tmp_path: Path, capsys: Any, pack: bool) -> None:
     found = trace(write(tmp_path / "t", [STEP, STEP], pack))

@@ -13,12 +13,14 @@ import signal
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import is_dataclass
 from typing import Any, NoReturn
 
 import numpy as np
+import psutil
 
 Mistake = tuple[Any, str, str]  # see above
 
@@ -26,8 +28,9 @@ NO_RETURN = "your function returns nothing: is a `return` missing?"
 RETURN = "End it with `return` and the result."
 NOT_FINITE = "Look for a division by zero, an overflow, or a value that was never filled in."
 ENDLESS = "Look for a loop that does not end, or try again when the machine is less busy."
-LIMIT_S = 30.0  # of a check in this process: an endless loop may append to a list
-AGAIN_S = 5.0
+LIMIT_S = 30.0  # of a check in this process
+LIMIT_BYTES = 2 * 2**30  # and of its growth: an endless loop may append to a list
+LOOK_S = 1.0  # how often both are looked at
 SHOWN = 56  # bytes of a result: all of a short record, so that a difference is seen
 
 
@@ -67,19 +70,24 @@ class TooLong(BaseException):
 def time_limit(seconds: float | None = None) -> Iterator[None]:
     """Raise TooLong in the main thread after `seconds` or LIMIT_S, and again if it is swallowed.
 
-    Do nothing in other threads, or if the alarm is already in use.
+    Also raise it if the process has grown by LIMIT_BYTES. Do nothing in other threads, or if the
+    alarm is already in use.
     """
     here = threading.current_thread() is threading.main_thread()
     if not here or signal.getsignal(signal.SIGALRM) != signal.SIG_DFL:
         yield
         return
-    limit = LIMIT_S if seconds is None else seconds
+    limit, process = LIMIT_S if seconds is None else seconds, psutil.Process()
+    begin, before = time.monotonic(), process.memory_info().rss
 
-    def stop(number: int, frame: Any) -> None:
-        raise TooLong(f"it was still running after {limit:g} s")
+    def look(number: int, frame: Any) -> None:
+        if time.monotonic() - begin > limit:
+            raise TooLong(f"it was still running after {limit:g} s")
+        if process.memory_info().rss - before > LIMIT_BYTES:
+            raise TooLong(f"it took more than {LIMIT_BYTES / 2**30:g} GiB of memory")
 
-    signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, limit, AGAIN_S)
+    signal.signal(signal.SIGALRM, look)
+    signal.setitimer(signal.ITIMER_REAL, min(limit, LOOK_S), LOOK_S)
     try:
         yield
     finally:

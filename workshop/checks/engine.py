@@ -75,7 +75,7 @@ def judge(name: str, answer: Any) -> Result:
             said = exercise.check(answer)
     except compare.TooLong as error:
         then = f"{own_frame(error, answer)} {compare.ENDLESS} {hint}".strip()
-        return Result(name, ERROR, f"a time limit: {error}.", then)
+        return Result(name, ERROR, f"a limit: {error}.", then)
     except compare.Wrong as problem:
         then = f"{problem.remedy} {hint}"
         return Result(name, WRONG, problem.diagnosis, then, problem.share)

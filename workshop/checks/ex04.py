@@ -54,20 +54,23 @@ INDEX_MISTAKES: tuple[compare.Mistake, ...] = (
 
 MISTAKES = {  # a text in one line of the script only: what is wrong with this line
     "gpus[hvd.rank()]": "on a second machine rank 8 has no GPU 8: take hvd.local_rank()",
-    "Softmax()": "the model's softmax and the loss's (from_logits=True) are one too many",
-    "LR * hvd.size()": "the full rate from the first step on: the warm-up is missing",
-    "from_seed(SEED)": "the same seed on every rank: all draw the same flips: a batch varies less",
-    "np.random.uniform": "drawn once, when the graph is built: one angle for all images",
+    "Softmax()": "the model's softmax and the loss's (with_logits) are one too many",
+    "LR * hvd.size()": "the rate is full from the first step on, without a warm-up",
+    "from_seed(SEED)": "with the same seed, all ranks draw the same flips, so a batch varies less",
+    "np.random.uniform": "drawn once, when the graph is built, so all images get one angle",
     "// BATCH": "every rank takes all the steps of one process: divide by hvd.size() too",
-    "chosen = order[": "no shard: every rank reads the same images",
+    "chosen = order[": "all ranks read the same images: each should take its own share",
     "checkpoint.save": "all ranks write the same file at once: only rank 0 should",
 }
-OTHER_HALF = {"from_logits=True": "Softmax()"}  # one mistake in two lines: either is accepted
+OTHER_HALF = {"with_logits": "Softmax()"}  # one mistake in two lines: either is accepted
 RIGHT = {  # lines that look suspicious and are right
     "default_rng([SEED, epoch])": "all ranks need the same order, to take different parts of it",
     "hvd.broadcast": "all ranks call it, and all get rank 0's weights",
     "hvd.allreduce": "the average over all ranks is the gradient of the larger batch",
     "if hvd.rank() == 0": "it is enough if one rank prints",
+    "float(loss)": "one rank's own loss is enough to watch",
+    "flips.uniform": "it draws for each image, on each rank: look where its generator is made",
+    "rotate(images": "the line before it chooses the angle",
     "set_memory_growth": "it keeps TensorFlow from taking all GPU memory at once",
     "optimizer.build": "it makes the optimizer's variables, so that they can be broadcast",
     "find_images(": "each rank may list all images, and takes its part when a batch is chosen",
@@ -116,7 +119,7 @@ def hunt(answer: Iterable[int]) -> str:
               f"Look for another one in the {third} third of the script.", share)  # fmt: skip
     either = {line_of(mistake): f" or {line_of(half)}" for half, mistake in OTHER_HALF.items()}
     lines = [f"  Line {n}{either.get(n, '')}: {what}." for n, what in sorted(bugs.items())]
-    return "\n".join(["all eight:", *lines])
+    return "\n".join(["all eight.", *lines])
 
 
 # --- tf.data pipelines, also of notebook 04 -------------------------------------------------------

@@ -234,7 +234,7 @@ def judge_turns(yours: Function) -> None:
 
     def once(work: str) -> float:
         calls.append(work)
-        return 10.0 * len(calls)
+        return 0.75 * len(calls)
 
     got = returned(yours(works.copy(), turns, once))
     n = len(works)
@@ -247,14 +247,14 @@ def judge_turns(yours: Function) -> None:
          "Swap the loops: the turns outside, the works inside."),
         (any(set(row) != set(works) for row in rows), order, "Call each work once per turn."),
     )  # fmt: skip
-    right = [[10.0 * (n * turn + row.index(work) + 1) for work in works]
+    right = [[0.75 * (n * turn + row.index(work) + 1) for work in works]
              for turn, row in enumerate(rows)]  # fmt: skip
     values = numbers(got, "the result")
     refuse(
         (values.shape == (n, turns), f"Its shape is {values.shape}: a row per work.",
          "Return a row per turn."),
         (values.shape != (turns, n), f"Its shape is {values.shape} instead of {(turns, n)}.",
-         "Return all results: the ratio is taken turn by turn."),
+         "Return a row per turn, with all its results."),
     )  # fmt: skip
     for turn, (row, due) in enumerate(zip(values.tolist(), right, strict=True), 1):
         refuse((row != due, f"Turn {turn} is {shown(row)} instead of {shown(due)}.",

@@ -267,13 +267,22 @@ def test_trace_of_the_check_has_decimals_like_a_real_one():
     assert "'ts': 300005000.5" in result.then, result.lines
 
 
-@pytest.mark.parametrize("line", ["pass", "try: batch += 1\n        except Exception: pass"])
-def test_endless_loop_stops_with_its_line(line, monkeypatch):
-    monkeypatch.setattr(compare, "LIMIT_S", 0.3)
-    monkeypatch.setattr(compare, "AGAIN_S", 0.2)
-    source = f"def schedule(progress, batch, recipe):\n    while True:\n        {line}\n"
+LOOPS = [
+    ("pass", "still running after"),
+    ("try: batch += 1\n        except Exception: pass", "still running after"),
+    ("rows.append(bytes(10**6))", "more than 0.5 GiB of memory"),
+]
+
+
+@pytest.mark.parametrize(("line", "limit"), LOOPS)
+def test_endless_loop_stops_with_its_line(line, limit, monkeypatch):
+    monkeypatch.setattr(compare, "LIMIT_S", 30 if "GiB" in limit else 0.3)
+    monkeypatch.setattr(compare, "LIMIT_BYTES", 2**29)
+    monkeypatch.setattr(compare, "LOOK_S", 0.1)
+    top = "def schedule(progress, batch, recipe):\n    rows = []\n"
+    source = f"{top}    while True:\n        {line}\n"
     result = engine.judge("ex02.schedule", answered("ex02.schedule", source))
-    assert result.outcome == engine.ERROR and "still running after" in result.said, result.lines
+    assert result.outcome == engine.ERROR and limit in result.said, result.lines
     assert result.then.startswith("In schedule, line "), result.lines
     assert_passes("ex02.schedule", learning_rate)
 
