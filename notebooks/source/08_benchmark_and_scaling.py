@@ -31,7 +31,7 @@ half = torch.float16 if gpus else torch.bfloat16
 emulated = not (gpus or session.machine.bfloat16)  # slow 16-bit types: few images below
 usual = torch.float32 if emulated else half  # precision of everything else
 precision = str(usual).removeprefix("torch.")
-full = "TF32" if gpus and session.machine.gpus[0].capability >= (8, 0) else "float32"
+full = "TF32" if gpus and torch.cuda.get_device_capability() >= (8, 0) else "float32"
 if ranks is None:
     ranks = min(8, gpus) if gpus > 1 else 2
 big, pixels = session.batch, max(32, session.size // 2) if emulated else session.size
@@ -109,7 +109,7 @@ if __name__ == "__main__":
 # for start in $(seq $STARTS); do python first.py; done | tee first.txt
 
 # %% [markdown]
-# You publish "My ResNet-50 trains at …" with the largest of these numbers. **Find three mistakes**: 1 and 2, below, name them.
+# You publish "My ResNet-50 trains at …" with the largest of these numbers. **Find three mistakes** (named in 1 and 2, below).
 #
 # **Your turn: write a better clock**, in about eight lines. `step()` may return before its work is done; `wait()` returns when all work is done.
 
@@ -130,7 +130,7 @@ measure = nb08_checks.check("measure", measure, "clock.py")
 # %% [markdown]
 # ## Seven mistakes
 #
-# Most experiments below compute *n* ratios of a wrong result to a right one, in turns if possible. The printed ratio is their median, not the quotient of the printed medians. The rule of this course, `workshop.ratio`: a difference is clear if *n* ≥ 5 and all ratios are on one side of 1. With *n* = 5, two equally fast variants look clearly different in 1 of 16 comparisons, so repeat a comparison before you act on it. For each mistake, **predict** the ratio of wrong to right.
+# Most experiments below compute *n* ratios of a wrong result to a right one, in turns if possible. The printed ratio is their median, not the quotient of the printed medians. The rule of this course, `workshop.ratio`: a difference is clear if *n* ≥ 5 and all ratios are on one side of 1. With *n* = 5, two equally fast variants look clearly different in 1 of 16 comparisons, so repeat a comparison before you act on it. For most mistakes, **predict** the ratio of wrong to right.
 #
 # ### 1. No warm-up, and a clock that does not wait
 #
@@ -166,7 +166,7 @@ print(f"first.py's largest: {rates.max():,.1f}")
 last = right if gpus else rates[3]
 if max(high / low, last.max() / last.min()) > 1.5:
     print(
-        "Steps alike differ by more than half: is something else running? Rerun from first.py on."
+        "Equal steps differ by more than half: is something else running? Rerun from first.py on."
     )
 # on a GPU, first.py did not wait; its 3 starts, to save time, are too few for the rule
 show("1. no warm-up", rates[0], np.median(right) if gpus else rates[3], guess)
@@ -241,7 +241,7 @@ print(f"{str(half).removeprefix('torch.')} over {full}, batches {batch} and {few
 show("3. unequal batches", (batch / half_s) / (fewer / small_s), full_s / half_s, guess, "times")
 
 # %% [markdown]
-# Anything above 1 is the larger batch's own gain, wrongly credited to 16-bit precision. (A full GPU gains little.)
+# Ratios above 1 are the larger batch's own gain, wrongly credited to 16-bit precision. (A full GPU gains little.)
 #
 # ### 4. A sweep
 #
@@ -520,6 +520,10 @@ for ax, (name, count) in zip(axes, (("weak", big), ("strong", big // ranks)), st
     print(f"{name} scaling, {ranks} ranks over one: {scaled[name]}; {total:,.1f} img/s in all")
     if name == "strong":
         print(f"  {ranks} × alone, without losses: {workshop.ratio(speeds['alone'])}")
+    if any(turn.max() > 1.5 * turn.min() for turn in times.values()):
+        print(
+            "  Turns differ by more than half: is something else running? Repeat from bench.py on."
+        )
     longer = (times["exchange"] - times["barrier"]) / sending
     print(f"  exchange over α-β: {workshop.ratio(longer)}")
     added = np.transpose([causes(*turn) for turn in zip(*times.values(), strict=True)])
@@ -561,11 +565,13 @@ print("Clear causes, in both measurements:", ", ".join(both) or none)
 # %%
 closest = None  # your model
 models = "perfect", "wires only", "Amdahl", "stragglers", "communication"
-rows = nb08.held_out(*models)
+rows, assumed = nb08.held_out(*models)
 errors = np.abs([row[3:] for row in rows]).mean(axis=0)
 rows = [[*row[:2], *(f"{error:+.1f}" for error in row[3:])] for row in rows]
 rows.append(["mean absolute error", None, *(f"{error:.1f}" for error in errors)])
 workshop.table(rows, ["published", "GPUs", *models], "Error of the predicted speed, %")
+for cause, shares in assumed.items():
+    print(f"{cause} assumes {shares}")
 print(f"closest: {models[errors.argmin()]}; you expected {closest or '?'}")
 
 # %% [markdown]
@@ -606,9 +612,9 @@ lost = session.results[accuracies[-1]].value - session.results[accuracies[0]].va
 print(f"lost: {lost:.1f} points; you predicted {guess or '?'}")
 
 # %% [markdown]
-# Up to about 8,192 images per step, almost no accuracy is lost. Beyond that, use strong scaling or a recipe for large batches.
+# Up to 8,192 images per step, almost no accuracy is lost. Beyond that, use strong scaling or a recipe for large batches.
 #
-# The last cell predicts the speed for your `network` and, for comparison, for hosts joined by a single link of 100 Gbit/s, as in DLPerf. *Stragglers* and *communication* are each fitted to a DGX-1 (1 and 4 GPUs) and to DLPerf (up to 16 GPUs). (There, 16 V100s are 1.69 times as fast as 8 in mixed precision, 1.92 times in FP32; the same wire takes a larger share of an H100's shorter steps.) If the predictions disagree, measure first: rent two such hosts for an hour, and run `bench.py` on one, then on both (`torchrun --nnodes 2 …`). Its causes say which model to trust: *stragglers* if most of the clear loss is waiting, *communication* if most of it is the exchange. Neither describes contention.
+# The last cell predicts the speed for your `network` and, for comparison, for hosts joined by one 100 Gbit/s link, as in DLPerf. *Stragglers* and *communication* are each fitted to a DGX-1 (1 and 4 GPUs) and to DLPerf (up to 16 GPUs). (There, 16 V100s are 1.69 times as fast as 8 in mixed precision, 1.92 in FP32; the same wire takes a larger share of an H100's shorter steps.) If the predictions disagree, measure first: rent two such hosts for an hour; run `bench.py` on one, then on both (`torchrun --nnodes 2 …`, with the second cell's variables). Its causes say which model to trust: *stragglers* if most of the clear loss is waiting, *communication* if most of it is the exchange. Neither describes contention.
 #
 # ## Your decision
 #

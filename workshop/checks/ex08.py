@@ -42,7 +42,14 @@ def mean_of_rates(images: Sequence[int], seconds: Sequence[float], warmup: int) 
     return statistics.mean(rates) if rates else None
 
 
+def harmonic(images: Sequence[int], seconds: Sequence[float], warmup: int) -> float | None:
+    times = [s / n for n, s in zip(images, seconds, strict=True)][warmup:]
+    return len(times) / sum(times) if times else None
+
+
 RATE_MISTAKES: tuple[compare.Mistake, ...] = (
+    (harmonic, "this is the harmonic mean of the iterations' rates, right for equal batches only.",
+     "Divide all images by all seconds."),
     (mean_of_rates, "this is the mean of the iterations' rates.",
      "It counts fast iterations too much: divide all images by all seconds."),
     (lambda images, seconds, warmup: total_rate(images, seconds, 0), "the warm-up is counted.",

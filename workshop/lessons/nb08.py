@@ -79,15 +79,22 @@ def predictions(key: tuple[str, str], gpus: int) -> dict[str, float]:
     return found | {"perfect": gpus * of[0].compute_ips, "wires only": predict(*of, gpus).ips}
 
 
-def held_out(*names: str) -> list[list[Any]]:
-    """Return a row per published row that was not fitted: name, GPUs, img/s, error in % by name."""
-    rows = []
+def held_out(*names: str) -> tuple[list[list[Any]], dict[str, str]]:
+    """Return a row per published row that was not fitted, and what two models have to assume.
+
+    A row has the series, GPUs, img/s, and the error of each named model in percent.
+    """
+    rows: list[list[Any]] = []
+    words = {"communication": "of the bandwidth", "stragglers": "of a step as its deviation"}
+    fitted = {" ".join(key): key for key, series in load().items() if series.fit_on}
     for key, series in load().items():
         for gpus in [n for n in series.ips if n > 1 and n not in series.fit_on]:
             ips, found = series.ips[gpus], predictions(key, gpus)
             errors = [100 * (found[name] / ips - 1) for name in names]  # 2 is 2% too fast
             rows.append([f"{series.name} {series.precision}", gpus, ips, *errors])
-    return rows
+    shares = {model: ", ".join(f"{100 * parameter(*key, model):.0f}% ({name})"
+                               for name, key in fitted.items()) for model in words}  # fmt: skip
+    return rows, {model: f"{words[model]}: {text}" for model, text in shares.items()}
 
 
 def efficiency(

@@ -101,7 +101,7 @@ DECIDE_MISTAKES: tuple[Mistake, ...] = (
      " disagreement: return \"measure first\"."),
     (lambda speeds, least: decide(speeds, least) if len(set(speeds)) == 1 else "measure first",
      "Different numbers are no disagreement if all reach the threshold, or none does.",
-     "Compare each with the threshold first."),
+     "Compare each with the argument `threshold` first."),
     (lambda speeds, least: decide(speeds[:2], least),
      "It looks at two predictions only.", "`speeds` can be of any length: use all of them."),
     (lambda speeds, least: "buy" if min(speeds) > least else

@@ -28,14 +28,14 @@ def test_numbers_are_fitted_to_the_rows_with_few_gpus() -> None:
         assert stragglers == pytest.approx(series.noise, rel=1e-6)
     four, eight = (nb08.predictions(("DGX-1", "mixed"), n) for n in (4, 8))
     assert four["stragglers"] == pytest.approx(5391.8, rel=1e-6)
-    assert [row[1] for row in nb08.held_out()[:2]] == [8, 8]  # not the rows that were fitted
+    assert [row[1] for row in nb08.held_out()[0][:2]] == [8, 8]  # not the rows that were fitted
     serial = (4 / (5391.8 / 1442.6) - 1) / 3  # Amdahl's law, solved for the serial share
     assert eight["Amdahl"] == pytest.approx(1442.6 / (serial + (1 - serial) / 8))
 
 
 def test_held_out_errors_are_those_of_the_documentation(repository: Path) -> None:
     names = ("stragglers", "Amdahl", "perfect", "communication")
-    rows = nb08.held_out(*names)
+    rows, _ = nb08.held_out(*names)
     assert [row[:3] for row in rows if row[1] == 32][0] == ["DLPerf mixed", 32, 30713.68]
     errors = {name: [abs(row[3 + i]) for row in rows] for i, name in enumerate(names)}
     mean = {name: f"{sum(sizes) / len(rows):.1f}%" for name, sizes in errors.items()}

@@ -239,7 +239,7 @@ TURNS = {
     "a row per work": lambda *given: nb08.in_turns(*given).T,
     "(3,) instead of (4, 3)": lambda *given: nb08.in_turns(*given).mean(axis=0),
     "calls were a a b": lambda w, n, once: [[once(x) for x in (w[0], *w[:2])] for _ in range(n)],
-    "Turn 2 is [40, 50, 60] instead of [60, 40, 50]": misplaced,
+    "Turn 2 is [3, 3.75, 4.5] instead of [4.5, 3, 3.75]": misplaced,
 }
 
 
