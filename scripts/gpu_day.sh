@@ -85,7 +85,6 @@ END
 if [ -z "${PYTHON:-}" ]; then
   PYTHON=.venv/bin/python
   [ -z "${WHEELS:-}" ] || export PIP_NO_INDEX=1 PIP_FIND_LINKS="$(realpath "$WHEELS")"
-  export DALI="${DALI:-cuda130}"
   step setup 480 make setup
 fi
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 KINETO_LOG_LEVEL=6

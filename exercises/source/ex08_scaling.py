@@ -150,7 +150,7 @@ if not engine.unanswered(efficiency):
 #
 # *tune to a target · hard · 60 minutes*
 #
-# `exercises/capstone/train_slow.py` trains a small network on the road signs, on two ranks. It runs, its loss falls, and it reports an accuracy. But it is slow in several ways and **wrong in seven**. Fix it, and make it at least **4 times as fast** on this machine. You may use DistributedDataParallel or Horovod. First run it, with a trace of six steps on rank 0, each from the end of one update to the end of the next:
+# `exercises/capstone/train_slow.py` trains a small network on the road signs, on two ranks. It runs, and it reports a loss and an accuracy. But it is slow in several ways and **wrong in seven**. Fix it, and make it at least **4 times as fast** on this machine. You may use DistributedDataParallel or Horovod. First run it, with a trace of six steps on rank 0, each from the end of one update to the end of the next:
 
 # %%
 from workshop.checks import ex08

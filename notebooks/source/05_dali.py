@@ -436,7 +436,7 @@ workshop.ladder.try_rung(
 )  # fmt: skip
 
 # %% [markdown]
-# Rung 2 now loads with workers. On a GPU, start from the headroom that you measured with workers, in batches of 32. DALI can gain more than that: the race includes the start of each epoch, every 37 steps on one GPU, when rung 2 starts its workers again and waits for their first batches, and decoding on the GPU saves copying the images there. On a CPU, both loaders take cores from the step. **Predict** DALI's speed-up over rung 2.
+# Rung 2 now loads with workers. On a GPU, start from the headroom that you measured with workers, in batches of at most 32. DALI can gain more than that: the race includes the start of each epoch, when rung 2 starts its workers again and waits for their first batches, and decoding on the GPU saves copying the images there. On a CPU, both loaders take cores from the step. **Predict** DALI's speed-up over rung 2.
 
 # %%
 guess = None  # your number

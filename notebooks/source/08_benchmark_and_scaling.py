@@ -31,7 +31,8 @@ half = torch.float16 if gpus else torch.bfloat16
 emulated = not (gpus or session.machine.bfloat16)  # slow 16-bit types: few images below
 usual = torch.float32 if emulated else half  # precision of everything else
 precision = str(usual).removeprefix("torch.")
-full = "TF32" if gpus and torch.cuda.get_device_capability() >= (8, 0) else "float32"
+recent = all(gpu.capability >= (8, 0) for gpu in session.machine.gpus)
+full = "TF32" if gpus and recent else "float32"
 if ranks is None:
     ranks = min(8, gpus) if gpus > 1 else 2
 big, pixels = session.batch, max(32, session.size // 2) if emulated else session.size

@@ -125,7 +125,7 @@ class Dali:
         pipeline = define(
             epoch,
             batch_size=self.sampler.batch_size,
-            num_threads=max(1, self.config.data_nthreads),
+            num_threads=max(1, min(self.config.data_nthreads, self.sampler.batch_size)),
             device_id=self.gpu,
             seed=sampler.image_seed(self.config.seed, epoch, self.sampler.rank) % 2**31,
             exec_pipelined=self.ahead,

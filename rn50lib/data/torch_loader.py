@@ -204,7 +204,7 @@ class TorchLoader:
     def __init__(self, config: TrainConfig, source: Source, sampler: BatchSampler) -> None:
         self.sampler, self.examples = sampler, sampler.examples
         self.labels = np.asarray(source.labels, np.int32)
-        workers = config.data_nthreads
+        workers = min(config.data_nthreads, len(sampler))  # at most one per batch
         # Rows for the batches under way and two that are read, or else the kernel would clear new
         # memory for each, which costs a tenth of the speed. What goes to a GPU is copied anyway.
         rows = AHEAD * workers + 3 if workers and not torch.cuda.is_available() else 0
