@@ -59,7 +59,7 @@ lab: setup
 	@port=$(or $(PORT),$$($(VENV)/python -c "$(FREE_PORT)")); \
 	  jump=$(if $(SLURM_JOB_ID),"-J $$(id -un)@LOGIN_HOST "); \
 	  echo "From another machine: ssh $$jump-L $$port:localhost:$$port $$(id -un)@$$(hostname)"; \
-	  echo "In a container: docs/containers.md, with -p $$port:$$port and make lab BIND=0.0.0.0 PORT=$$port"; \
+	  echo "In a container: docs/containers.md, with -p 127.0.0.1:$$port:$$port and make lab BIND=0.0.0.0 PORT=$$port"; \
 	  [ -n "$$GOMP_SPINCOUNT$$OMP_WAIT_POLICY" ] || export GOMP_SPINCOUNT=5000; \
 	  PATH="$(abspath $(VENV)):$$PATH" JUPYTER_CONFIG_PATH="$(CURDIR)/scripts/jupyter:$$JUPYTER_CONFIG_PATH" \
 	  exec $(VENV)/python -m jupyterlab \
