@@ -17,6 +17,8 @@ PYTHON ?= python3
 PROFILE ?= $(shell $(VENV)/python -c "from rn50lib import hardware; print('gpu' if hardware.gpus() else 'ci')")
 BIND ?= localhost
 export CUDA DALI WITH
+# macOS: without this, a DataLoader worker that a notebook forks may be aborted
+export OBJC_DISABLE_INITIALIZE_FORK_SAFETY := YES
 
 # An active conda environment named rn50 is used instead of .venv; an image names its own in RN50_VENV.
 PLACE := $(or $(RN50_VENV),$(if $(filter rn50,$(CONDA_DEFAULT_ENV)),$(CONDA_PREFIX),.venv))

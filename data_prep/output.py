@@ -23,6 +23,7 @@ from rn50lib.files import (
     replacing,
     sync,
 )
+from rn50lib.lifetime import is_running
 
 STAMP = ".made-from"
 COMPLETE = ".complete"
@@ -91,7 +92,7 @@ def _remove_drafts(target: Path) -> None:
     pattern = re.compile(rf"\.{re.escape(target.stem)}\.(\d+)-\w+\.tmp{re.escape(target.suffix)}")
     for name in os.listdir(target.parent):
         match = pattern.fullmatch(name)
-        if match and not Path("/proc", match[1]).exists():
+        if match and not is_running(int(match[1])):
             target.with_name(name).unlink(missing_ok=True)
 
 
