@@ -85,6 +85,6 @@ def test_without_proc_a_live_process_keeps_its_draft(monkeypatch, tmp_path: Path
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     for pid in (os.getpid(), ended.pid):
-        (tmp_path / f".a.{pid}.tmp.rec").touch()
+        (tmp_path / f".a.{pid}-ab.tmp.rec").touch()
     output._remove_drafts(tmp_path / "a.rec")
-    assert os.listdir(tmp_path) == [f".a.{os.getpid()}.tmp.rec"]
+    assert os.listdir(tmp_path) == [f".a.{os.getpid()}-ab.tmp.rec"]
