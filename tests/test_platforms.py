@@ -60,21 +60,25 @@ def test_clone_with_crlf_conversion_is_the_same(repository: Path, tmp_path: Path
 @pytest.mark.slow
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize(
-    ("script", "words", "printed"),
+    ("command", "printed"),
     [
-        ("ladder/1_single", "--image-size 32 --batch-size 4 --steps 1 --workers 1", "images_per_s"),
-        ("gallery/worker_random/broken", "2", "2 workers, 16 samples: "),
+        (
+            "exercises/ladder/1_single.py --data {data} --image-size 32 --batch-size 4 --steps 1",
+            "images_per_s",
+        ),
+        ("exercises/gallery/worker_random/broken.py 2", "2 workers, 16 samples: "),
+        ("-m data_prep.tfrecord {data} {out}", "wrote 67 images"),
     ],
 )
-def test_scripts_start_workers_by_spawn(script, words, printed, photos: Photos, tmp_path) -> None:
+def test_programs_start_workers_by_spawn(command, printed, photos: Photos, tmp_path) -> None:
     (tmp_path / "sitecustomize.py").write_text(SPAWN)
-    data = ["--data", str(photos.root)] if "--" in words else []
+    words = [word.format(data=photos.root, out=tmp_path / "out") for word in command.split()]
     done = subprocess.run(
-        [sys.executable, ROOT / "exercises" / f"{script}.py", *words.split(), *data],
+        [sys.executable, *words], text=True, capture_output=True, timeout=300, cwd=ROOT,
         env=clean_environment(PYTHONPATH=f"{tmp_path}:{ROOT}", OMP_NUM_THREADS="1"),
-        text=True, capture_output=True, timeout=300,
     )  # fmt: skip
-    assert done.returncode == 0 and printed in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0 and printed in done.stdout + done.stderr, done.stderr
+    assert "leaked" not in done.stderr
 
 
 def test_without_proc_a_live_process_keeps_its_draft(monkeypatch, tmp_path: Path) -> None:
