@@ -17,6 +17,8 @@ PYTHON ?= python3
 PROFILE ?= $(shell $(VENV)/python -c "from rn50lib import hardware; print('gpu' if hardware.gpus() else 'ci')")
 BIND ?= localhost
 export CUDA DALI WITH
+# macOS: without this, a DataLoader worker that a notebook forks may be aborted
+export OBJC_DISABLE_INITIALIZE_FORK_SAFETY := YES
 
 # An active conda environment named rn50 is used instead of .venv; an image names its own in RN50_VENV.
 PLACE := $(or $(RN50_VENV),$(if $(filter rn50,$(CONDA_DEFAULT_ENV)),$(CONDA_PREFIX),.venv))
@@ -59,7 +61,7 @@ lab: setup
 	@port=$(or $(PORT),$$($(VENV)/python -c "$(FREE_PORT)")); \
 	  jump=$(if $(SLURM_JOB_ID),"-J $$(id -un)@LOGIN_HOST "); \
 	  echo "From another machine: ssh $$jump-L $$port:localhost:$$port $$(id -un)@$$(hostname)"; \
-	  echo "In a container: docs/containers.md, with -p $$port:$$port and make lab BIND=0.0.0.0 PORT=$$port"; \
+	  echo "In a container: docs/containers.md, with -p 127.0.0.1:$$port:$$port and make lab BIND=0.0.0.0 PORT=$$port"; \
 	  [ -n "$$GOMP_SPINCOUNT$$OMP_WAIT_POLICY" ] || export GOMP_SPINCOUNT=5000; \
 	  PATH="$(abspath $(VENV)):$$PATH" JUPYTER_CONFIG_PATH="$(CURDIR)/scripts/jupyter:$$JUPYTER_CONFIG_PATH" \
 	  exec $(VENV)/python -m jupyterlab \

@@ -7,6 +7,7 @@ import errno
 import os
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import NoReturn
@@ -71,6 +72,8 @@ class Progress(tqdm):
 
     ``unit`` is the plural of what is counted. ``quiet`` shows nothing.
     """
+
+    _lock = threading.RLock()  # without fork, Python would report tqdm's own semaphore as leaked
 
     def __init__(self, total: int, what: str, unit: str = "images", quiet: bool = False) -> None:
         pace = {} if sys.stderr.isatty() else {"delay": 2, "mininterval": 30}

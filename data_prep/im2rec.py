@@ -224,7 +224,7 @@ def ensure_records(root: str | os.PathLike, threads: int | None = None) -> Path:
     if marker.exists():
         return folder
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".lock", "wb") as lock:
+    with open(folder / ".lock", "ab") as lock:
         lock_open(lock.fileno(), folder)
         if marker.exists():
             return folder

@@ -97,9 +97,10 @@ def _plan_archives(source: Path, kit: Devkit | None) -> Plan:
         inner = {}
         for member in safe_members(train):
             wnid, extension = os.path.splitext(member.name)
-            if extension != ".tar" or not _WNID.fullmatch(wnid):
+            if extension != ".tar" or not _WNID.fullmatch(wnid) or wnid in inner:
                 raise UserError(
-                    f"{train}: the member {member.name!r} is not a class such as n01440764.tar"
+                    f"{train}: the member {member.name!r} is not a class such as n01440764.tar,"
+                    " or is there twice"
                 )
             inner[wnid] = ["tar", "train", wnid, str(train), member.offset_data, member.size]
         plan.wnids = plan.wnids or sorted(inner)

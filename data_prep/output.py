@@ -23,6 +23,7 @@ from rn50lib.files import (
     replacing,
     sync,
 )
+from rn50lib.lifetime import is_running
 
 STAMP = ".made-from"
 COMPLETE = ".complete"
@@ -88,10 +89,10 @@ def new_files(*paths: str | os.PathLike) -> Iterator[list[BinaryIO]]:
 
 def _remove_drafts(target: Path) -> None:
     """Remove the drafts of killed processes: those of a record file may be large."""
-    pattern = re.compile(rf"\.{re.escape(target.stem)}\.(\d+)\.tmp{re.escape(target.suffix)}")
+    pattern = re.compile(rf"\.{re.escape(target.stem)}\.(\d+)-\w+\.tmp{re.escape(target.suffix)}")
     for name in os.listdir(target.parent):
         match = pattern.fullmatch(name)
-        if match and not Path("/proc", match[1]).exists():
+        if match and not is_running(int(match[1])):
             target.with_name(name).unlink(missing_ok=True)
 
 
@@ -147,7 +148,14 @@ class OutputFolder:
         stamp = self.part / STAMP
         self.resumed = stamp.exists() and stamp.read_text() == self.stamp
         if not self.resumed:
-            for entry in self.part.iterdir():
+            entries = [entry for entry in self.part.iterdir() if entry != stamp]
+            if entries and not stamp.exists():
+                os.close(self._lock)
+                raise UserError(
+                    f"{self.part}: this was not made by this program, which writes there before it"
+                    " renames the folder; move it away"
+                )
+            for entry in entries:  # the old stamp stays until they are gone
                 shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
             stamp.write_text(self.stamp)
         return self
@@ -202,7 +210,8 @@ def finish_swap(path: str | os.PathLike) -> None:
     Every writer and reader of the folder calls this first.
     """
     path = _followed(path)
-    part, old = path.with_name(path.name + ".part"), path.with_name(path.name + ".old")
+    # NAME.old is what people call their own copies
+    part, old = path.with_name(path.name + ".part"), path.with_name(f".{path.name}.replaced")
     if (part / COMPLETE).exists():
         with contextlib.suppress(FileNotFoundError):  # another process finishes it as well
             if path.exists():

@@ -36,7 +36,7 @@ def safe_members(
             file.seek(offset)
             tar = tarfile.open(fileobj=file, mode="r:")
             for member in tar:
-                if member.offset_data + member.size > end:
+                if member.size < 0 or member.offset_data + member.size > end:
                     raise tarfile.ReadError("unexpected end of data")
                 if member.isdir():
                     continue
@@ -84,6 +84,8 @@ def _write_class(folder: Path, items: list[Item]) -> list[int]:
     for name, path, *place in items:
         if not _NAME.fullmatch(name):
             raise UserError(f"{path}: {name!r} is not a name of ImageNet; nothing was written")
+        if name in sizes:
+            raise UserError(f"{path}: {name!r} is there twice; nothing was written")
         sizes[name] = place[1] if place else os.stat(path).st_size
     if not _is_whole(folder, sizes):
         part = _fresh_part(folder)

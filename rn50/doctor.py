@@ -267,7 +267,8 @@ def check_framework(module: str, found: dict[str, Any] | None, gpus: tuple[Gpu, 
     title = {"torch": "PyTorch", "tensorflow": "TensorFlow", "dali": "DALI"}[name]
     needed = PROBLEM if name == "torch" else NOTE
     if found is None:
-        absent = (not has(module), needed, f"{title} is not installed", SETUP)
+        remedy = SETUP + " (Linux)" * (name == "dali")
+        absent = (not has(module), needed, f"{title} is not installed", remedy)
         return judge(name, f"{title} is installed; not imported", absent)
     problem = "" if "version" in found and name != "dali" else found.get("problem")
     title, there = f"{title} {found.get('version', '')}".rstrip(), found.get("gpus", 0)
@@ -289,7 +290,7 @@ def check_framework(module: str, found: dict[str, Any] | None, gpus: tuple[Gpu, 
 
 def check_communication(found: dict[str, dict[str, Any]], gpus: tuple[Gpu, ...]) -> Iterator[Check]:
     """Check Horovod's build, and that this machine's name has an address, which Gloo needs."""
-    rebuild = "build it with `make horovod` (needs g++ and make)"
+    rebuild = "on Linux, `make horovod` builds it (needs g++ and make)"
     probed = {name: found[name] for name in ("torch", "tensorflow") if name in found}
     broken = [f"{name}: {facts.get('horovod_problem') or facts['problem']}"
               for name, facts in probed.items()
@@ -299,7 +300,7 @@ def check_communication(found: dict[str, dict[str, Any]], gpus: tuple[Gpu, ...])
     what = f"Horovod for {' and '.join(built)}, over {' and '.join(ways)}"
     yield judge(
         "horovod", what if built else "Horovod is installed; not imported",
-        (not has("horovod"), NOTE, "Horovod is not installed; one process trains without it",
+        (not has("horovod"), NOTE, "Horovod is not installed; PyTorch's DDP is used instead",
          rebuild),
         (broken, NOTE, f"Horovod does not work with {'; '.join(broken)}", rebuild),
         (built and gpus and "nccl" not in ways, NOTE, f"{what}: without NCCL it is slow on GPUs",

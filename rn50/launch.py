@@ -163,6 +163,7 @@ def with_library(env: dict[str, str]) -> dict[str, str]:
     paths = [p for p in env.get("PYTHONPATH", "").split(os.pathsep) if p]
     if here not in paths:
         paths = [here, *paths]
+    env = {**env, "OBJC_DISABLE_INITIALIZE_FORK_SAFETY": "YES"}  # macOS may abort forks otherwise
     return {**env, "PYTHONPATH": os.pathsep.join(paths), **spins(env)}
 
 

@@ -389,7 +389,7 @@ def load(prefix: str | Path, epoch: int, images: int = 0) -> Checkpoint:
             position=TrainProgress(**json.loads(metadata["position"])),
             classes=classes_in(metadata, len(arrays.get("fc.bias", ())), file),
         )
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"checkpoint {file} is from a different version of rn50 ({error}): use that version, or"
             " train again"
@@ -428,8 +428,14 @@ def read_classes(file: Path) -> tuple[Classes, str | None]:
     """Return the classes of a checkpoint, unverified, and its data set if that is known."""
     metadata, _ = read(file, with_arrays=False)
     count = read_network(parts(file)[0]).num_classes
-    root = json.loads(metadata["experiment"]).get("data_root")
-    return classes_in(metadata, count, file), root
+    try:
+        root = json.loads(metadata["experiment"]).get("data_root")
+        return classes_in(metadata, count, file), root
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(
+            f"checkpoint {file} is damaged, or from a different version of rn50 ({error}); use an"
+            " earlier epoch"
+        ) from error
 
 
 def newest(prefix: str | Path) -> tuple[Checkpoint | None, list[str]]:

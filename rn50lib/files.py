@@ -11,6 +11,7 @@ import fcntl
 import io
 import json
 import os
+import secrets
 import shutil
 import sys
 import tempfile
@@ -116,7 +117,10 @@ def replacing(path: str | Path) -> Iterator[Path]:
                 shutil.copyfileobj(source, stream)
         return
     target = Path(os.path.realpath(path))
-    draft = target.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
+    # two containers that share a folder have the same numbers of processes; and a name that others
+    # can guess may be a link of theirs
+    unique = f"{os.getpid()}-{secrets.token_hex(4)}"
+    draft = target.with_name(f".{path.stem}.{unique}.tmp{path.suffix}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         yield draft

@@ -63,14 +63,13 @@ def end_with_creator() -> None:
 
 
 def is_running(pid: int) -> bool:
-    """Return False if the process is gone or a zombie (Linux; True elsewhere)."""
-    if sys.platform != "linux":
-        return True
+    """Return False if the process is gone or, on Linux, a zombie."""
     try:
+        os.kill(pid, 0)
         with open(f"/proc/{pid}/stat", errors="replace") as file:
             return file.read().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
+    except OSError as error:  # macOS has no /proc
+        return not isinstance(error, ProcessLookupError)
 
 
 # --- SIGTERM and Ctrl-C ---------------------------------------------------------------------------

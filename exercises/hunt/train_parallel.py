@@ -38,8 +38,7 @@ def augment(images):
 @tf.function
 def train_step(images, labels):
     with tf.GradientTape() as tape:
-        losses = loss_function(labels, model(augment(images), training=True))
-        loss = tf.reduce_mean(losses)
+        loss = tf.reduce_mean(loss_function(labels, model(augment(images), training=True)))
     gradients = tape.gradient(loss, model.trainable_variables)
     gradients = [hvd.allreduce(g, op=hvd.Average) for g in gradients]
     optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))

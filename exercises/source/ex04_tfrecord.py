@@ -63,7 +63,7 @@ print(ex04.listing())
 # %% tags=["answer", "ex04.hunt"]
 # The numbers of the lines with a bug, such as {3, 14, 15}
 ### BEGIN SOLUTION
-wrong_lines = {19, 23, 25, 27, 34, 53, 57, 62}
+wrong_lines = {19, 23, 25, 27, 34, 52, 56, 61}
 ### END SOLUTION
 
 # %% tags=["check", "ex04.hunt"]

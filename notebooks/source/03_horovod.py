@@ -30,7 +30,7 @@ ranks = ranks or 2
 rung_ranks = 1 if gpus == 1 else ranks  # on the ladder, where each rank needs its own GPU
 hidden = {"CUDA_VISIBLE_DEVICES": ""} if gpus == 1 else {}  # elsewhere, ranks then use the CPU
 os.chdir(session.folder)  # everything below is written here
-settings = {"ranks": ranks, "data": session.data_root, "seed": seed}
+settings = {"ranks": ranks, "cores": session.machine.cores, "data": session.data_root, "seed": seed}
 settings |= {"omp_num_threads": max(1, session.machine.cores // ranks)} | session.sizes
 # for the cells that begin with %%bash
 os.environ |= {name.upper(): str(value) for name, value in settings.items()}
@@ -547,7 +547,7 @@ print(f"You predicted that {'?' if guess is None else guess} of these lose more 
 # # as many at a time as there are cores, each with one thread: only their losses matter.
 # # unscaled: the rate of small, an eighth as many steps; no_warmup: eight times the rate, from the
 # # first step; warmup: climbs to the same rate over four epochs
-# xargs -P $(nproc) -L 1 bash -c 'run "$@"' _ <<END
+# xargs -P $CORES -L 1 bash -c 'run "$@"' _ <<END
 # small     -b 16           --lr 1.6 --warmup-epochs 0
 # unscaled  -b $LARGE_BATCH --lr 0.2 --warmup-epochs 0
 # no_warmup -b $LARGE_BATCH --lr 1.6 --warmup-epochs 0

@@ -33,7 +33,7 @@ try:
     from nvidia.dali import fn, pipeline_def, tfrecord, types  # noqa: F401 - for your operators
 except ImportError:
     DALI = False
-    print("DALI is not installed here: its cells do nothing. `make setup` installs it.")
+    print("DALI is not installed here: its cells do nothing. On Linux, `make setup` installs it.")
 try:
     import simplejpeg
 except ImportError:

@@ -330,13 +330,9 @@ def seconds(statement, least=0.3, **names):
     return min(timer.blocked_autorange(min_run_time=least).times)
 
 
-precisions = {"float32": torch.float32}
-if device.type == "cuda":
-    precisions["float16"] = torch.float16
-if device.type == "cpu" or torch.cuda.get_device_capability() >= (8, 0):
-    precisions["bfloat16"] = torch.bfloat16
-    if device.type == "cuda":
-        precisions["tf32"] = torch.float32
+precisions = {"float32": torch.float32, half: getattr(torch, half)}
+if device.type == "cuda" and torch.cuda.get_device_capability() >= (8, 0):
+    precisions |= {"bfloat16": torch.bfloat16, "tf32": torch.float32}
 before = "tf32" if "tf32" in precisions else "float32"  # the precision of your script
 
 

@@ -571,8 +571,7 @@ errors = np.abs([row[3:] for row in rows]).mean(axis=0)
 rows = [[*row[:2], *(f"{error:+.1f}" for error in row[3:])] for row in rows]
 rows.append(["mean absolute error", None, *(f"{error:.1f}" for error in errors)])
 workshop.table(rows, ["published", "GPUs", *models], "Error of the predicted speed, %")
-for cause, shares in assumed.items():
-    print(f"{cause} assumes {shares}")
+print(*(f"{cause} assumes {shares}\n" for cause, shares in assumed.items()), sep="", end="")
 print(f"closest: {models[errors.argmin()]}; you expected {closest or '?'}")
 
 # %% [markdown]
@@ -585,9 +584,7 @@ print(f"closest: {models[errors.argmin()]}; you expected {closest or '?'}")
 # %%
 sixteen = None  # your number: the speed of 16 GPUs over that of 8
 
-gained = [
-    rung for rung in rungs if rung not in gains or (gains[rung].clear and gains[rung].median > 1)
-]
+gained = [r for r in rungs if r not in gains or (gains[r].clear and gains[r].median > 1)]
 best = max(gained, key=lambda rung: rungs[rung]["images_per_s"])
 h100 = session.results["h100.float16.ips"]
 gpu_batch, ips, source = 256, h100.value, h100.provenance

@@ -89,7 +89,7 @@ class MappedFile:
 
     def read(self, start: int, stop: int) -> bytes:
         """Return the bytes from ``start`` to ``stop``, or to the end of the file."""
-        return os.pread(self._open(), max(0, stop - start), start)
+        return os.pread(self._open(), max(0, min(stop, self.size) - start), start)
 
     def _open(self) -> int:
         if self.size == 0:
@@ -131,7 +131,9 @@ def disk_cache(path: Path, files: Sequence[Path], compute: Callable[[], Arrays])
     They are computed again if a file is newer, or its size has changed.
     """
     for place in _places(path):
-        with contextlib.suppress(OSError, ValueError, KeyError, zipfile.BadZipFile):
+        with contextlib.suppress(
+            OSError, ValueError, KeyError, EOFError, MemoryError, zipfile.BadZipFile
+        ):
             saved = place.stat().st_mtime_ns
             if any(file.stat().st_mtime_ns > saved for file in files):
                 continue

@@ -50,7 +50,8 @@ class LeftOut(dict[str, int]):
         """Count entries with these names, or `count` entries without a name."""
         self[reason] = self.get(reason, 0) + (count or len(names))
         kept = self.names.setdefault(reason, [])
-        kept += names[: SHOWN - len(kept)]
+        new = names[: SHOWN - len(kept)]
+        kept += [name if name.isprintable() else ascii(name)[1:-1] for name in new]
 
     def merge(self, other: LeftOut) -> None:
         for reason, count in other.items():

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from workshop import paths
-from workshop.checks import alone, compare, recipes
+from workshop.checks import alone, compare, process_ranks, recipes
 from workshop.checks.compare import wrong
 from workshop.errors import RunFailed
 from workshop.observe import progress_line, run, verdict
@@ -46,7 +46,7 @@ if __name__ == "__main__":  # not in a process that the script spawns
     watch.run()
 """
 FAR = 0.15  # in units of STD, root mean square: more than any decoder changes an image
-ENV = {"CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo"}
+ENV = {"CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": process_ranks.LOOPBACK}
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import json
 import os
 import runpy
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,7 @@ from workshop import turns
 from workshop.checks import alone, compare, engine
 from workshop.checks.compare import wrong
 
+LOOPBACK = socket.if_indextoname(1)  # lo; on macOS lo0
 LIMIT_S = 90.0
 WAIT_S = 6.0  # a rank that waits longer for the others waits forever
 STUCK = {"stuck": True}
@@ -47,7 +49,7 @@ def together(answer: Callable[..., Any], work: str, cases: Sequence[dict[str, An
         words = ["-m", "workshop.checks.process_ranks", work, answer.__name__, str(place)]
         process = subprocess.Popen(
             [sys.executable, *words, json.dumps(list(cases))],
-            env=launch.with_library(dict(os.environ)) | {"GLOO_SOCKET_IFNAME": "lo"},
+            env=launch.with_library(dict(os.environ)) | {"GLOO_SOCKET_IFNAME": LOOPBACK},
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
             start_new_session=True,
         )  # fmt: skip

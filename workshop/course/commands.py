@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import os
 import shlex
 import signal
 import sys
@@ -236,6 +237,7 @@ def release_course(args: argparse.Namespace) -> None:
 def grade_class(args: argparse.Namespace) -> None:
     from workshop.course import grade
 
+    os.umask(0o077)  # marks are not for others on this machine
     folder, out = args.folder.absolute(), args.out.absolute()
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder")

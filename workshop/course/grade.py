@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,7 +38,7 @@ from workshop.course.uploads import MAX_FILE, Cell, clean, code_cells
 START_S = 120  # for the kernel and the imports of a notebook, in addition to its exercises
 KEPT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH")  # environment variables
 BWRAP = ("bwrap --unshare-all --die-with-parent --new-session --cap-drop ALL"
-         " --ro-bind / / --dev /dev --proc /proc").split()  # fmt: skip
+         " --ro-bind / / --tmpfs /run --tmpfs /tmp --dev /dev --proc /proc").split()  # fmt: skip
 NOTHING = {item.name: engine.Result(item.name, engine.NOT_ATTEMPTED, "it was not handed in.")
            for item in catalogue.EXERCISES}  # fmt: skip
 
@@ -161,7 +161,7 @@ def definitions(source: str) -> str:
         code = TransformerManager().transform_cell(plain)  # lines such as %matplotlib inline
         kept = (node for node in ast.parse(code).body if alone.is_kept(node, {"workshop"}))
         return "\n".join(map(ast.unparse, kept))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except (SyntaxError, ValueError, RuntimeError, MemoryError):  # IPython's, of 500 magics
         return ""
 
 
@@ -175,8 +175,7 @@ def run_answers(pasted: list[Cell], settings: Settings) -> tuple[dict[str, engin
     names = [cell["exercise"] for cell in pasted if cell["kind"] == "check"]
     made = [nbformat.v4.new_code_cell(cell["source"], metadata=cell) for cell in pasted]
     mark, why = uuid.uuid4().hex, "Python ended: out of memory, or the answer ended it."
-    with tempfile.TemporaryDirectory(prefix="rn50-grade-", ignore_cleanup_errors=True) as place, \
-         tempfile.TemporaryFile() as log:  # fmt: skip
+    with folder_of_an_answer() as place, tempfile.TemporaryFile() as log:
         nbformat.write(nbformat.v4.new_notebook(cells=made), Path(place, "given.ipynb"))
         env = {name: os.environ[name] for name in KEPT if name in os.environ}
         env |= {"HOME": place, "TMPDIR": place, "RN50_RUNS": place, "RN50_CHECK": "record",
@@ -184,8 +183,14 @@ def run_answers(pasted: list[Cell], settings: Settings) -> tuple[dict[str, engin
                 "CUDA_VISIBLE_DEVICES": "", processes.MARK: mark,
                 "PYTHONPATH": str(Path(__file__).parents[2]),
                 **run.this_kernel(Path(place, "kernel"))}  # fmt: skip
-        hidden = (settings.uploads, paths.need_checkout() / "exercises" / "source")
-        box = [*BWRAP, *(word for path in hidden for word in ("--tmpfs", str(path)))]
+        root = paths.need_checkout()
+        # /run and /tmp hold the sockets of the session, of Docker, ssh-agent and tmux
+        box = [*BWRAP]
+        for path in (sys.prefix, sys.base_prefix, root, paths.data_home()):
+            box += ["--ro-bind-try", os.path.realpath(path), os.path.realpath(path)]
+        hidden = [root / name for name in ("exercises/source", "tests", ".git")]
+        hidden = [settings.uploads, *(path for path in hidden if path.is_dir())]
+        box += [word for path in hidden for word in ("--tmpfs", os.path.realpath(path))]
         box = [*box, "--bind", place, place, "--chdir", place] if settings.bubblewrap else []
         command = [sys.executable, "-m", __name__, str(settings.seconds), str(settings.memory)]
         process = subprocess.Popen(
@@ -211,6 +216,17 @@ def run_answers(pasted: list[Cell], settings: Settings) -> tuple[dict[str, engin
         with contextlib.suppress(Exception):  # whatever an answer left there
             found |= results(Path(place, "done.ipynb"), names, settings.seconds)
     return found, failure
+
+
+@contextlib.contextmanager
+def folder_of_an_answer() -> Iterator[str]:
+    """Yield a temporary folder and remove it; Python's own way fails in 1,000 nested folders."""
+    place = tempfile.mkdtemp(prefix="rn50-grade-")
+    try:
+        yield place
+    finally:
+        for words in (["chmod", "-R", "u+rwx"], ["rm", "-rf"]):  # neither follows links
+            subprocess.run([*words, place], env={"PATH": os.defpath}, stderr=subprocess.DEVNULL)
 
 
 def results(path: Path, names: list[str], seconds: int) -> dict[str, engine.Result]:

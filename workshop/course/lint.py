@@ -19,6 +19,8 @@ LEAST_PLAIN = 0.65  # of a lesson's code cells; the first is a map
 RULES = (  # cell type, pattern, what is wrong with it
     ("code", r"^\s*(!|%pip\b|%conda\b|%%(bash(?! -e$)|sh|script|!)|get_ipython\(\)\.system\()",
      "a shell line: papermill ignores its failure; use a cell that begins with `%%bash -e`"),
+    ("code", r"(?s)\A%%bash.*(?<![-\w])(nproc|timeout|taskset|sha256sum|shuf|sed -i|readlink -f)\b",
+     "a command that macOS lacks"),
     ("code", r"\bplt\.show\(|\bfigure\([^)]*alt=(\"\"|'')",
      "a figure without alt text: use workshop.figure(fig, alt=...)"),
     ("markdown", r"!\[\s*\]\(|<img(?![^>]*\balt=\"[^\"]+\")", "an image without alt text"),

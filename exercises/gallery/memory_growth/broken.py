@@ -12,6 +12,6 @@ class Images(Dataset):
         return len(self.files[index])  # instead of decoding the file
 
 
-for _ in DataLoader(Images(), batch_size=1000, num_workers=2):
+for _ in DataLoader(Images(), batch_size=1000, num_workers=2, multiprocessing_context="fork"):
     pass
 print("the epoch is complete")

@@ -39,6 +39,7 @@ def test_good_master_has_no_finding(rn50, checkout):
         ("print(number)", "%%bash\nls", "a shell line"),
         ("print(number)", "%pip install x", "a shell line"),
         ("print(number)", "get_ipython().system('ls')", "a shell line"),
+        ("print(number)", "%%bash -e\nxargs -P $(nproc) ls", "cell 3: a command that macOS lacks"),
         ("print(number)", "plt.show()", "a figure without alt text"),
         ("print(number)", "workshop.figure(fig, alt='')", "a figure without alt text"),
         ("# %%\nprint(number)", '# %% tags=["raises-exception"]\n1/0', "hides a failure"),
