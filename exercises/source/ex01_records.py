@@ -4,12 +4,11 @@
 # In these exercises, you write a RecordIO record byte by byte, measure what random order costs, and write a test that detects a leaky split.
 #
 # **Time:** 36 minutes · **Needs:** notebook 01 · **On a CPU:** a few seconds to run
+#
+# **How it works.** Replace `...` in a cell, run the cell, then run the check below it. The check tells you what is wrong and what to do. Stuck? Run `workshop.hint("ex01.frame")` in a new cell for up to three hints, one per call; after that, `workshop.solution("ex01.frame")` shows a solution. Your progress is saved in the folder `answers/`.
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
-
-# %% [markdown]
-# **How it works.** Replace `...` in a cell, run the cell, then run the check below it. The check tells you what is wrong and what to do. Stuck? Run `workshop.hint("ex01.frame")` in a new cell for up to three hints, one per call; after that, `workshop.solution("ex01.frame")` shows a solution. Your progress is saved in the folder `answers/`.
 
 # %%
 import workshop
@@ -30,7 +29,7 @@ session = workshop.start("ex01", profile)
 # | length | the part's bytes |
 # | 0 to 3 | zeros, up to a multiple of 4 |
 #
-# Most records are one part, with `cflag` 0. But a reader that searches for the next record must not mistake bytes of the payload for its start. So if the payload contains the magic number at an offset that is a multiple of 4, **the part ends, those 4 bytes are omitted, and a new part starts** after them. The first part then has `cflag` 1, the last 3, and all parts in between 2. A part may be empty. The reader puts the omitted bytes back between the parts.
+# Most records are one part, with `cflag` 0. But a reader that searches for the next record must not mistake bytes of the payload for its start. So if the payload contains the magic number at an offset that is a multiple of 4, **the part ends, those 4 bytes are omitted, and a new part starts** after them. The first part then has `cflag` 1, the last 3, and all parts in between 2. A part may be empty. The reader puts the omitted bytes back between the parts. (In the cell, `cuts` are the offsets of the omitted bytes, and `starts` those where parts begin.)
 
 # %% tags=["answer", "ex01.frame"]
 import struct
@@ -137,7 +136,7 @@ if engine.judge("ex01.order", slowdown).passed:
 #
 # If one photo of an object is used for training and another for validation, the network can recognise the object instead of the class. The validation accuracy is then too high, and you only notice when the model sees new objects.
 #
-# Write `test_split(split)`. It calls `split` with names that you make up, and **raises `AssertionError`** unless three conditions hold: no object is in both lists, neither list is empty, and every photo is in one of them. The check calls it with correct splits, which it must accept, and wrong ones, which it must reject.
+# Write `test_split(split)`. It calls `split` with names that you make up, and **raises `AssertionError`** unless three conditions hold: no object is in both lists, neither list is empty, and every photo is in one of them. The check calls it with correct splits, which it must accept, and wrong ones, many of them random, which it must reject.
 
 
 # %% tags=["answer", "ex01.leak"]

@@ -4,12 +4,11 @@
 # After these exercises, you can measure latency percentiles, calibrate probabilities, and detect a server whose answers depend on the other requests in the batch.
 #
 # **Time:** 32 minutes · **Needs:** notebook 07, PyTorch · **On a CPU:** half a minute to run
+#
+# Replace `...` in a cell, run it, then run the check below it. Stuck? `workshop.hint("ex07.temperature")` gives the next of three hints, `workshop.solution("ex07.temperature")` a solution.
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
-
-# %% [markdown]
-# Replace `...` in a cell, run it, then run the check below it. Stuck? `workshop.hint("ex07.temperature")` gives the next of three hints, `workshop.solution("ex07.temperature")` a solution.
 
 # %%
 import workshop

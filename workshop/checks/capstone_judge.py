@@ -170,17 +170,19 @@ def _epochs(seen: Seen, case: Case) -> Iterator[Row]:
 
 
 def _rate(seen: Seen) -> Iterator[Row]:
-    """Check the learning rate of each step, for the progress at its begin or its end."""
+    """Check the optimizer, and the rate of each step, for the progress at its begin or its end."""
+    updates = [update for rank in seen.ranks for update in rank.updates]
+    kinds = {(u["optimizer"], *map(float, of)) for u in updates for of in u["groups"]}
+    for kind in kinds - {("SGD", 0.9, 0.0)}:
+        what = "the optimizer is {} with momentum {:g} and weight decay {:g}.".format(*kind)
+        yield True, what, "Make it as the slow script does: SGD with momentum 0.9."
     rates, per_epoch = seen.rates, len(seen.rates) / EPOCHS
     asked = [[rate((i + end) / per_epoch) for end in (0, 1)] for i in range(len(rates))]
-    off, scaled = (
-        (values < np.min(asked, 1) - 1e-4) | (values > np.max(asked, 1) + 1e-4)
-        for values in (rates, rates / RANKS)
-    )
+    off = (rates < np.min(asked, 1) - 1e-4) | (rates > np.max(asked, 1) + 1e-4)
     i = int(off.argmax())
     what = f"the learning rate of step {i} is {rates[i]:.3g} instead of {asked[i][0]:.3g}."
     remedy = "Pass learning_rate the epoch plus the fraction of it that is done."
-    if not scaled.any():
+    if rates.max() > 1.5 * capstone.PEAK:
         remedy = f"Don't scale the rates: PEAK already belongs to the {BATCH} images of a step."
     yield off.any(), what, remedy
 
