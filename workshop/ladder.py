@@ -48,6 +48,8 @@ GAPS = {  # the line before each part of train.py that you write in notebook 02,
     'with record_function("update"):': "change the weights",
 }
 MISTAKES = (  # that cost no time: what a script has, what it lacks, and the remedy
+    (r"output_layout *= *.HWC", r"permute\( *0, *3, *1, *2 *\)|movedim\(",
+     "The model takes (N, C, H, W): permute(0, 3, 1, 2) keeps height and width apart."),
     (r"DistributedSampler\(", r"set_epoch\(",
      "Every epoch has the same order: call sampler.set_epoch(epoch) before each epoch."),
     (r"(?s)(\bhorovod\b|\btorch(\.| import )distributed).*DataLoader\(", r"DistributedSampler\(",
@@ -122,6 +124,12 @@ def has_gaps(script: Path) -> bool:
     return bool(re.search(r"(?m)^\s*\.\.\.\s*$", _code(_text(script))))
 
 
+def _settings(script: Path) -> set[str]:
+    """Return the settings of rung 5 that a script uses."""
+    found = re.findall(TECHNIQUES["a setting of rung 5"], _code(_text(script)))
+    return {name.partition("=")[0].strip() for name in found}
+
+
 def is_rung_1(script: Path) -> bool:
     """Return True for a script without gaps that uses nothing of a later rung but settings."""
     return not has_gaps(script) and _used(script) <= SETTINGS
@@ -140,6 +148,8 @@ def script(rung: str) -> Path:
         lines = [f"Using your script {own}"]
         if more := _used(own) - _used(wanted):
             lines += [f"It also uses {' and '.join(sorted(more))}: the gain counts for this rung."]
+        if missing := _settings(wanted) - _settings(own):
+            lines += [f"It lacks what {wanted.name} has: {', '.join(sorted(missing))}."]
         print("\n".join([*lines, *_warnings(_text(own))]))
         return own
     print(f"{own} {why}: using the finished {wanted.name} instead")

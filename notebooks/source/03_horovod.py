@@ -178,6 +178,8 @@ if rung_ranks > 1:
     low, middle, high = np.quantile(gains, [0, 0.5, 1]) / rung_ranks
     print(f"efficiency, each turn's speed-up over the number of ranks: {middle:.0%}", end=" ")
     print(f"({low:.0%} to {high:.0%})")
+    if high > 2 * low:
+        print("The turns differ a lot: was something else running? Run this cell again.")
 workshop.ladder.figure()
 
 # %% [markdown]
@@ -385,7 +387,7 @@ dist.destroy_process_group()  # else a thread of Gloo can abort Python at its ex
 # %%
 import matplotlib.pyplot as plt
 
-guess = None  # your number; on a CPU, α is about 0.1 ms and β 1 to 5 GB/s
+guess = None  # your number; on a CPU, α is 0.1 to 0.3 ms and β 1 to 5 GB/s
 measured = json.loads(Path("overlap.json").read_text())
 swept = {way: np.array(rows).T for way, rows in measured["sweep"].items()}
 swept_bytes, seconds = swept["Gloo"]
@@ -467,7 +469,7 @@ if rests.min() > 0:
 session.note("exposed_ms", 1e3 * messages, "ms", "exposed exchange of a pass, without waiting")
 
 # %% [markdown]
-# Hidden messages share hardware with the computation (cores with Gloo, a few multiprocessors with NCCL) and can slow it down. If the whole range of the rest is above 0, the pass itself got slower: because of this, or because buckets are averaged and handed over. Your function ignores the slower pass and the wait, and takes its times from the line, which is fitted to the shortest times of messages alone: after a pass, a message can take longer.
+# Hidden messages share hardware with the computation (cores with Gloo, a few multiprocessors with NCCL) and can slow it down. If the whole range of the rest is above 0, the pass itself got slower: through this sharing, or through averaging and handing over buckets. Your function ignores the slower pass and the wait, and takes its times from the line, which is fitted to the shortest times of messages alone: after a pass, a message can take longer.
 #
 # ### The exchange in your script
 #
@@ -501,7 +503,7 @@ if gpus <= 1:
 # %% [markdown]
 # DDP's figure shows one step, the tables show the mean of three, and the script reports the mean of all. When the main thread is orange, it hands over a bucket or batch norm's statistics. The trace also counts exposed moments before the last gradient (such as hand-overs), but not the last message while DDP copies (yellow); the script counts all time after that gradient.
 #
-# If, on a CPU, more is exposed than α + bytes / β for all gradients, [waiting for the other rank](../docs/troubleshooting.md#a-collective-times-out-although-every-rank-makes-it), busy cores and Horovod's copies can cause the rest.
+# If, on a CPU, more is exposed than α + bytes / β for all gradients, [waiting for the other rank](../docs/troubleshooting.md#a-collective-times-out-although-every-rank-makes-it), busy cores and Horovod's copies can cause the excess.
 #
 # ## What would eight GPUs lose?
 #

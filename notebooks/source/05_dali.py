@@ -371,7 +371,8 @@ best = max(medians, key=medians.get)
 leads = {name: workshop.ratio(np.divide(rates[best], rates[name])) for name in rates}
 beaten = [medians[name] for name, lead in leads.items() if lead.clear]
 ties = [name for name in leads if name == best or medians[name] > max(beaten, default=0)]
-fastest_ones = " or ".join(ties)
+others = " or ".join(name for name in ties if name != best)
+fastest_ones = f"{best} (not clearly ahead of {others})" if others else best
 fig, axes = plt.subplots(figsize=(9, 3.4))
 workshop.ranges(axes, rates, "input")
 axes.axvline(needed, color="black", ls="--")
@@ -384,7 +385,7 @@ note = f"{fastest_ones}, {medians[best]:,.0f} images/s"
 session.note("fastest_loader", note, "", "Fastest loader")
 
 # %% [markdown]
-# On a CPU, all use the same cores for the same JPEGs, but they differ in their decoders and resizers, in using threads or processes, in how they divide a batch among the cores, and in how much of each image they decode. If `simplejpeg` is clearly faster, keep `FasterSigns` for scripts without shards. A loader whose bar ends left of the dashed line cannot feed the device: use more cores, store smaller images, or decode on other hardware. On a GPU, `mixed` also takes time from the training: trust the table above.
+# If the ends of a range above differ by a factor of 2 or more, something else was running: run the cell again. On a CPU, all use the same cores for the same JPEGs, but they differ in their decoders and resizers, in using threads or processes, in how they divide a batch among the cores, and in how much of each image they decode. If `simplejpeg` is clearly faster, keep `FasterSigns` for scripts without shards. A loader whose bar ends left of the dashed line cannot feed the device: use more cores, store smaller images, or decode on other hardware. On a GPU, `mixed` also takes time from the training: trust the table above.
 #
 # A loader can also be faster because it resizes without antialiasing. But then [its images differ from Pillow's](../docs/troubleshooting.md#accuracy-is-lower-with-dali-images-are-resized-differently), in one example by 21 of 255 levels on average.
 #
@@ -436,7 +437,7 @@ workshop.ladder.try_rung(
 )  # fmt: skip
 
 # %% [markdown]
-# Rung 2 now loads with workers. On a GPU, start from the headroom that you measured with workers, in batches of at most 32. DALI can gain more than that: the race includes the start of each epoch, when rung 2 starts its workers again and waits for their first batches, and decoding on the GPU saves copying the images there. On a CPU, both loaders take cores from the step. **Predict** DALI's speed-up over rung 2.
+# Rung 2 now loads with workers. On a GPU, base your guess on the headroom that you measured with workers (batches of at most 32). DALI can gain more than that: the race includes the start of each epoch, when rung 2 starts its workers again and waits for their first batches, and decoding on the GPU saves copying the images there. On a CPU, both loaders take cores from the step. **Predict** DALI's speed-up over rung 2.
 
 # %%
 guess = None  # your number

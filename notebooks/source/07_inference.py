@@ -273,7 +273,7 @@ speed = workshop.ratio(times["eager"] / times["folded"])
 print(f"In turns, the speed of folded over eager: {speed}")
 
 # %% [markdown]
-# The logits differ only by rounding. Don't compare the milliseconds of the two tables: only turns compare speeds. On a CPU, folding saves the starts of the batch norms and their passes over the data. Part of that comes back as *copy*: one of PyTorch's convolution implementations first copies the bias into its output. On a GPU, eager PyTorch adds the bias in a separate kernel, so as many kernels are launched as before. At batch 1, folding still saves the host the calls to 53 operators; at a large batch, it pays off only when `torch.compile` or an engine fuses the addition with the ReLU after it.
+# The logits differ only by rounding. Don't compare the milliseconds of the two tables: compare speeds only in turns. On a CPU, folding saves the starts of the batch norms and their passes over the data. Part of that comes back as *copy*: one of PyTorch's convolution implementations first copies the bias into its output. On a GPU, eager PyTorch adds the bias in a separate kernel, so as many kernels are launched as before. At batch 1, folding still saves the host the calls to 53 operators; at a large batch, it pays off only when `torch.compile` or an engine fuses the addition with the ReLU after it.
 #
 # ## One launch for all kernels
 #
@@ -286,7 +286,7 @@ print(f"In turns, the speed of folded over eager: {speed}")
 #
 # Without a GPU, the check replaces these parts of `torch.cuda` with stand-ins, which save no time.
 #
-# **Then predict** a graph's gain: write `graph_gain`. The recorded H100 takes, with folded batch norms, 4.9 ms for 1 image, 4.6 ms for 16 and 27 ms for 256 in **eager** (operator-by-operator) execution. Launches and kernels overlap, so eager takes as long as the longer of the two; a graph takes as long as its kernels. (`launches` will be 4.9, `kernels` 27 / 256.)
+# **Then predict** a graph's gain: write `graph_gain`. On the recorded H100, **eager** (operator-by-operator) execution with folded batch norms takes 4.9 ms for 1 image, 4.6 ms for 16 and 27 ms for 256. Launches and kernels overlap, so eager takes as long as the longer of the two; a graph takes as long as its kernels. (`launches` will be 4.9, `kernels` 27 / 256.)
 
 
 # %%

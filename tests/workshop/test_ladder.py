@@ -98,6 +98,13 @@ LABEL = r'(data\["image/class/label"\]) - 1'
         ("4_amp_ddp", LABEL, r"torch.sub(\1, 1)", ""),
         ("4_amp_ddp", LABEL, r"\1.add(-1)", ""),
         ("4_amp_ddp", "scaler", "gs", ""),
+        (
+            "5_tuned_ddp",
+            r"permute\(0, 3, 1, 2\)",
+            "permute(0, 3, 2, 1)",
+            "permute(0, 3, 1, 2) keeps",
+        ),
+        ("5_tuned_ddp", r"permute\(0, 3, 1, 2\)", "movedim(-1, 1)", ""),
     ],
 )
 def test_mistakes_that_cost_no_time_are_reported(
@@ -129,6 +136,7 @@ def test_any_setting_of_rung_5_counts(line: str, tmp_path: Path) -> None:
     own = tmp_path / "train.py"
     own.write_text((LADDER / "4_amp_ddp.py").read_text() + line)
     assert ladder._used(own) == ladder._used(LADDER / "5_tuned_ddp.py")
+    assert len(ladder._settings(LADDER / "5_tuned_ddp.py") - ladder._settings(own)) == 4
 
 
 @pytest.mark.acceptance

@@ -36,7 +36,7 @@ HOURS_MISTAKES: tuple[Mistake, ...] = (
     (lambda images, epochs, rate: images * epochs * rate / 3600,
      "A faster device would take longer.", "Divide by `rate`."),
     (lambda images, epochs, rate: images * epochs / rate // 3600,
-     "The result is rounded down.", "Use / instead of //."),
+     "The result is rounded.", "Return a fraction: no //, int or round."),
 )  # fmt: skip
 
 

@@ -94,6 +94,9 @@ ARRIVALS = (  # ms, and the service time: idle gaps, a burst, both
     (np.array([1.0, 2.0, 3.0, 40.0, 41.0]), 6.0),
 )  # fmt: skip
 LATENCY_MISTAKES: tuple[Mistake, ...] = (
+    (lambda arrivals, service: [max(0, i * service - at) + service for i, at in enumerate(arrivals)],
+     "The server's clock does not wait for arrivals.",
+     "Set it to the later of the two times, then add `service`."),
     (lambda arrivals, service: [x - service for x in ideal_latencies(arrivals, service)],
      "These are only the waits.", "Latency ends with the answer: add the request's own service."),
     (lambda arrivals, service: [(i + 1) * service - at for i, at in enumerate(arrivals)],

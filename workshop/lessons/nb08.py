@@ -85,7 +85,7 @@ def held_out(*names: str) -> tuple[list[list[Any]], dict[str, str]]:
     A row has the series, GPUs, img/s, and the error of each named model in percent.
     """
     rows: list[list[Any]] = []
-    words = {"communication": "of the bandwidth", "stragglers": "of a step as its deviation"}
+    words = {"communication": "this share of the bandwidth", "stragglers": "steps that vary by"}
     fitted = {" ".join(key): key for key, series in load().items() if series.fit_on}
     for key, series in load().items():
         for gpus in [n for n in series.ips if n > 1 and n not in series.fit_on]:
