@@ -197,7 +197,6 @@ def single(data, out):
     torch.save(net.state_dict(), f"{out}/net.pt")
 
 
-# %%
 from workshop.checks import recipes
 
 data = recipes.signs(session.folder)
