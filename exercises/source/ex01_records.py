@@ -4,12 +4,11 @@
 # In these exercises, you write a RecordIO record byte by byte, measure what random order costs, and write a test that detects a leaky split.
 #
 # **Time:** 36 minutes · **Needs:** notebook 01 · **On a CPU:** a few seconds to run
+#
+# **How it works.** Replace `...` in a cell, run the cell, then run the check below it. The check tells you what is wrong and what to do. Stuck? Run `workshop.hint("ex01.frame")` in a new cell for up to three hints, one per call; after that, `workshop.solution("ex01.frame")` shows a solution. Your progress is saved in the folder `answers/`.
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
-
-# %% [markdown]
-# **How it works.** Replace `...` in a cell, run the cell, then run the check below it. The check tells you what is wrong and what to do. Stuck? Run `workshop.hint("ex01.frame")` in a new cell for up to three hints, one per call; after that, `workshop.solution("ex01.frame")` shows a solution. Your progress is saved in the folder `answers/`.
 
 # %%
 import workshop
@@ -30,7 +29,7 @@ session = workshop.start("ex01", profile)
 # | length | the part's bytes |
 # | 0 to 3 | zeros, up to a multiple of 4 |
 #
-# Most records are one part, with `cflag` 0. But a reader that searches for the next record must not mistake bytes of the payload for its start. So if the payload contains the magic number at an offset that is a multiple of 4, **the part ends, those 4 bytes are omitted, and a new part starts** after them. The first part then has `cflag` 1, the last 3, and all parts in between 2. A part may be empty. The reader puts the omitted bytes back between the parts.
+# Most records are one part, with `cflag` 0. But a reader that searches for the next record must not mistake bytes of the payload for its start. So if the payload contains the magic number at an offset that is a multiple of 4, **the part ends, those 4 bytes are omitted, and a new part starts** after them. The first part then has `cflag` 1, the last 3, and all parts in between 2. A part may be empty. The reader puts the omitted bytes back between the parts. (In the cell, `cuts` are the offsets of the omitted bytes, and `starts` those where parts begin.)
 
 # %% tags=["answer", "ex01.frame"]
 import struct
@@ -97,32 +96,38 @@ def slowdown(read, records: int, clock) -> float:
 workshop.check("ex01.order", slowdown)
 
 # %% [markdown]
-# Now measure a real file, the road signs' `train.rec`. It was written or read a short time ago, so it is probably in memory, where the order matters little.
+# Now measure a real file, 90 records of the road signs' `train.rec`: *warm*, in memory, and *cold*, as in notebook 01: the system forgets the file before each pass. (macOS cannot do that.) **Predict** both ratios.
 
 # %%
+import itertools
+import os
 import time
 
 from workshop.checks import engine
 from workshop.session import ensure_data
 
+guess = {"warm": "?", "cold": "?"}  # (seconds at random) / (seconds in order)
 ensure_data(session.data_root, session.profile)
-if not engine.unanswered(slowdown):
-    rec = session.data_root / "records" / "train.rec"
-    starts = [int(start) for start in rec.with_suffix(".idx").read_text().split()[1::2]]
-    ends = [*starts[1:], rec.stat().st_size]
+rec, count, reads = session.data_root / "records" / "train.rec", 90, itertools.count()
+starts = [int(start) for start in rec.with_suffix(".idx").read_text().split()[1::2]]
+
+
+def read(i):
+    if cache == "cold" and next(reads) % count == 0:  # a pass begins
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return os.pread(file.fileno(), starts[i + 1] - starts[i], starts[i])
+
+
+if engine.judge("ex01.order", slowdown).passed:
     with open(rec, "rb") as file:
-
-        def read(i):
-            file.seek(starts[i])
-            return file.read(ends[i] - starts[i])
-
-        ratio = slowdown(read, len(starts), time.perf_counter)
-    print(f"{len(starts):,} records: at random, {ratio:.2f} times the time in order")
+        os.fsync(file.fileno())  # only what has reached the disk can be forgotten
+        for cache in ["warm", "cold"][: 1 + hasattr(os, "posix_fadvise")]:
+            ratio = workshop.ratio(slowdown(read, count, time.perf_counter) for _ in range(5))
+            print(f"{cache}: at random over in order: {ratio}; you predicted {guess[cache]}")
 
 # %% [markdown]
-# From a disk, it depends on how long a jump takes compared with reading a record: longest on a hard disk, often long on a network file system, shorter on an SSD. Shards that are read in order, with a shuffle buffer, avoid the jumps.
-
-# %% [markdown]
+# In order, the system reads cold data ahead; at random, it waits for each jump: longest on a hard disk, often long on a network file system, shorter on an SSD. Shards that are read in order, with a shuffle buffer, avoid the jumps.
+#
 # ## ex01.leak · A split that leaks
 #
 # *write the test · medium · 12 minutes*
@@ -131,7 +136,7 @@ if not engine.unanswered(slowdown):
 #
 # If one photo of an object is used for training and another for validation, the network can recognise the object instead of the class. The validation accuracy is then too high, and you only notice when the model sees new objects.
 #
-# Write `test_split(split)`. It calls `split` with names that you make up, and **raises `AssertionError`** unless three conditions hold: no object is in both lists, neither list is empty, and every photo is in one of them. The check calls it with correct splits, which it must accept, and wrong ones, which it must reject.
+# Write `test_split(split)`. It calls `split` with names that you make up, and **raises `AssertionError`** unless three conditions hold: no object is in both lists, neither list is empty, and every photo is in one of them. The check calls it with correct splits, which it must accept, and wrong ones, many of them random, which it must reject.
 
 
 # %% tags=["answer", "ex01.leak"]
@@ -143,7 +148,7 @@ def object_of(name: str) -> str:
 def test_split(split) -> None:
     """Raise AssertionError unless split(names) returns two lists that do not leak."""
     ### BEGIN SOLUTION
-    names = [f"{number:03d}_{letter}.jpg" for number in range(40) for letter in "abc"]
+    names = [f"{number:03d}_{letter}.jpg" for number in range(41) for letter in "abc"]
     train, val = split(names)
     assert train and val, "a list is empty"
     assert sorted(train + val) == sorted(names), "photos are missing or duplicated"

@@ -4,12 +4,11 @@
 # In these exercises, you turn ResNet v1 into v1.5, write its learning-rate schedule and train with it, find a data set's slow part, and tune SGD.
 #
 # **Time:** 48 minutes · **Needs:** notebook 02 · **On a CPU:** about a minute to run
+#
+# Replace `...` in a cell, run it, then run the check below it. Stuck? `workshop.hint("ex02.stride")` gives the next of three hints, `workshop.solution("ex02.stride")` a solution.
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
-
-# %% [markdown]
-# Replace `...` in a cell, run it, then run the check below it. Stuck? `workshop.hint("ex02.stride")` gives the next of three hints, `workshop.solution("ex02.stride")` a solution.
 
 # %%
 import workshop
@@ -192,9 +191,8 @@ class Photos:
         return image.resize((64, 64), Image.Resampling.BILINEAR, (16, 16, 112, 112))
 
     def label(self, i):
-        return sorted({file.parent.name for file in self.folder.glob("*/*.jpg")}).index(
-            self.files[i].parent.name
-        )
+        classes = {file.parent.name for file in self.folder.glob("*/*.jpg")}
+        return sorted(classes).index(self.files[i].parent.name)
 
 
 ensure_data(session.data_root, session.profile)
@@ -207,8 +205,7 @@ if not engine.unanswered(loader_ms):
 # `label` searches the whole folder for every image: the total grows with the *square* of the data set's size. Change the cell: collect the classes once, in `__init__`, and run it again. Decoding should then be the largest part.
 #
 # A profiler adds time to every Python call. `label` makes very many of them and looks slower than it is, possibly several times; `decode` spends its time in C and hardly changes. So use a profiler to find what to look at, and measure times without it.
-
-# %% [markdown]
+#
 # ## ex02.tune · Through the valley
 #
 # *tune to a target · medium · 10 minutes*
@@ -238,8 +235,7 @@ ax.axhline(0.001, color="black", ls="--", label="target")
 ax.legend()
 ax.set(xlabel="step", ylabel="distance from the bottom")
 ax.set_title(f"After 60 steps with lr {lr} and momentum {momentum}: {max(path[-1]):.1e}")
-along, across = path[-1]
-workshop.figure(fig, alt=f"{along:.1e} along the valley, {across:.1e} across it")
+workshop.figure(fig, alt="{:.1e} along the valley, {:.1e} across it".format(*path[-1]))
 
 # %% tags=["answer", "ex02.tune"]
 # (learning rate, momentum)

@@ -4,14 +4,13 @@
 # In these exercises, you train one model on two ranks with your own shard function, fix a wrong accuracy, measure in a trace what communication costs, and turn a single-process script into one for several ranks.
 #
 # **Time:** 52 minutes · **Needs:** notebook 03 · **On a CPU:** about two minutes to run
-
-# %% tags=["parameters"]
-profile: str = "auto"  # auto, ci (seconds), cpu or gpu
-
-# %% [markdown]
+#
 # Replace `...` in a cell, run it, then run the check below it. Stuck? `workshop.hint("ex03.shard")` gives the next of three hints, `workshop.solution("ex03.shard")` a solution.
 #
 # Some answers run in separate processes, which cannot see the rest of this notebook. So each answer must import what it needs, for example `import numpy as np`.
+
+# %% tags=["parameters"]
+profile: str = "auto"  # auto, ci (seconds), cpu or gpu
 
 # %%
 import workshop
@@ -166,8 +165,7 @@ if not engine.unanswered(exposed):
 
 # %% [markdown]
 # If hidden communication were free, the exposed part would be the most that a faster network could save. On a CPU it is not free: it takes cores from the computation that hides it. Waiting for a slower rank also counts as exchange, and no network shortens that. If most of the exchange is exposed, first check *when* the buckets are sent.
-
-# %% [markdown]
+#
 # ## ex03.recipe · Recipe 1
 #
 # *fill in · hard · 20 minutes*
@@ -199,7 +197,6 @@ def single(data, out):
     torch.save(net.state_dict(), f"{out}/net.pt")
 
 
-# %%
 from workshop.checks import recipes
 
 data = recipes.signs(session.folder)

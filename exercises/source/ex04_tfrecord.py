@@ -4,12 +4,11 @@
 # In these exercises, you find the records of a TFRecord shard and the bugs in a parallel script, and write a pipeline that reads TFRecord on many ranks.
 #
 # **Time:** 43 minutes · **Needs:** notebooks 03 and 04, TensorFlow for the last exercise · **On a CPU:** a minute to run
+#
+# Replace `...` in a cell, run it, then run the check below it. Stuck? `workshop.hint("ex04.index")` gives the next of three hints, `workshop.solution("ex04.index")` a solution.
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
-
-# %% [markdown]
-# Replace `...` in a cell, run it, then run the check below it. Stuck? `workshop.hint("ex04.index")` gives the next of three hints, `workshop.solution("ex04.index")` a solution.
 
 # %%
 import workshop
@@ -81,8 +80,7 @@ workshop.check("ex04.hunt", wrong_lines)
 # %%
 import os
 
-os.environ["CUDA_VISIBLE_DEVICES"] = ""
-os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # errors only
+os.environ |= {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}  # log errors only
 
 # %% [markdown]
 # Write `read(shards, rank, size, batch, steps, seed)`, which returns a `tf.data.Dataset` of one rank's batches from the files in the list `shards`.
@@ -90,7 +88,7 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # errors only
 # - An element is a pair: images `(batch, height, width, 3)`, float32 from 0 to 1, and integer labels `(batch,)`.
 # - Each rank opens its own files only, as many as the others or one more: for example, rank `r` files `r`, `r + size`, `r + 2·size` …
 # - An epoch has exactly `steps` full batches on every rank; the rest is dropped. The files differ in length, so some ranks have more, and a rank that takes an extra step [waits for the others' gradients forever](../docs/troubleshooting.md#ranks-with-different-numbers-of-steps-stall).
-# - The files are sorted by class. Return a new random order in each epoch; one pass over the dataset is one epoch. A buffer of 1,000 records is large enough here.
+# - The files are sorted by class. Return a new random order in each epoch, from `seed`; one pass over the dataset is one epoch. A buffer of 1,000 records is large enough here.
 #
 # For speed, prepare the next batch while a step computes.
 #
@@ -128,4 +126,4 @@ def read(shards, rank: int, size: int, batch: int, steps: int, seed: int):
 workshop.check("ex04.recipe", read)
 
 # %% [markdown]
-# Complete scripts are in `exercises/recipes`, as on the slides and in current TensorFlow.
+# Complete scripts are in `exercises/recipes`, as on the slides and in current TensorFlow. To train with your `read` on two ranks, replace the one in `train_tfrecord.py`, pass `steps_per_epoch` to it, and follow the README there.

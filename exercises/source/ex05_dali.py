@@ -4,12 +4,11 @@
 # In these exercises, you measure whether the input limits training, and count every validation image exactly once.
 #
 # **Time:** 22 minutes · **Needs:** notebook 05 · **On a CPU:** about 15 seconds to run
+#
+# Replace `...` in a cell, run it, then run the check below it. Stuck? `workshop.hint("ex05.exact")` gives the next of three hints, `workshop.solution("ex05.exact")` a solution.
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
-
-# %% [markdown]
-# Replace `...` in a cell, run it, then run the check below it. Stuck? `workshop.hint("ex05.exact")` gives the next of three hints, `workshop.solution("ex05.exact")` a solution.
 
 # %%
 import workshop
@@ -34,7 +33,7 @@ ensure_data(session.data_root, session.profile)
 #
 # - First warm up: load a batch, train on it, and wait. The first step is much slower and must not be part of any measurement.
 # - Then measure `steps` batches in three ways: only loading them; only training, on the same batch again and again; loading and training in turn. Wait for the device at the end of each, before you look at the clock, but not after every step.
-# - Return images per second by name: `{"loader": …, "device": …, "both": …}`.
+# - Return images per second by name: `{"loader": …, "device": …, "both": …}`. `device` divided by `both` is the headroom of notebook 05.
 #
 # The check simulates loaders and devices of known speeds. **Predict** for one of them: if loading a batch takes 20 ms and training 30 ms, how long do 10 batches take, if you load and train in turn and `train` returns at once?
 
@@ -65,6 +64,7 @@ workshop.check("ex05.headroom", headroom)
 # They take 320 ms, not 500: while the device trains on one batch, the next one is loaded. Only the first load is not hidden. Now measure this machine, with a plain loader and a network whose size suits the device (only its forward and backward pass). **Predict** which is slower.
 
 # %%
+import itertools
 import time
 
 import numpy as np
@@ -75,18 +75,15 @@ from rn50lib import resnet
 from rn50lib.torch.model import ResNet
 from workshop.checks import engine
 
-files = sorted((session.data_root / "train").glob("*/*.jpg"))
+files = itertools.cycle(sorted((session.data_root / "train").glob("*/*.jpg")))
 device = torch.device("cuda" if session.machine.gpus else "cpu")
 count, size = session.batch, session.pixels
 net = ResNet(resnet.resnet(session.layers, num_classes=12)).to(device)
 targets = torch.arange(count, device=device) % 12
-position = 0
 
 
 def load():
-    global position
-    chosen = [files[(position + i) % len(files)] for i in range(count)]
-    position += count
+    chosen = itertools.islice(files, count)
     photos = [Image.open(file).convert("RGB").resize((size, size)) for file in chosen]
     return torch.from_numpy(np.stack([np.asarray(photo) for photo in photos]))
 
@@ -98,7 +95,7 @@ def train(batch):
 
 guess = None  # the slower one: "loader" or "device"
 wait = torch.cuda.synchronize if session.machine.gpus else lambda: None
-if not engine.unanswered(headroom):
+if engine.judge("ex05.headroom", headroom).passed:
     where = torch.cuda.get_device_name() if session.machine.gpus else "the CPU"
     print(f"ResNet-{session.layers}, {size} px, {session.steps} batches of {count}, on {where}:")
     turns = [headroom(load, train, wait, time.perf_counter, count, session.steps) for _ in range(3)]
@@ -106,14 +103,14 @@ if not engine.unanswered(headroom):
     for name, rate in found.items():
         print(f"{name:7} {rate:8,.0f} images per second (median of 3)")
     loader, rate = found["loader"], found["device"]
-    print(f"computed without overlap: {1 / (1 / loader + 1 / rate):,.0f};", end=" ")
-    print(f"with perfect overlap: {min(loader, rate):,.0f}")
+    apart, perfect = 1 / (1 / loader + 1 / rate), min(loader, rate)
+    print(f"computed: {apart:,.0f} without overlap, {perfect:,.0f} with perfect overlap")
     print(f"you predicted {guess or '?'}; slower is the {min(('loader', 'device'), key=found.get)}")
+    print(f"headroom: without waiting for images, {rate / found['both']:.2f} times as fast")
 
 # %% [markdown]
 # On a GPU, kernels run while the next batch loads, so `both` can approach the slower of the two. On a CPU, `train` returns when the step is done, so nothing overlaps: `both` is close to *without overlap* (unless other programs slowed one of the three). [If the loader is the slower one](../docs/troubleshooting.md#the-gpu-waits-for-data-or-dali-is-not-faster), more workers or DALI help. `rn50 diagnose` makes these measurements for any configuration, and `rn50 workshop try --headroom` for any script.
-
-# %% [markdown]
+#
 # ## ex05.exact · Every image once
 #
 # *fill in · medium · 10 minutes*

@@ -4,12 +4,11 @@
 # In these exercises, you compute how much memory 16 bits save, count autocast's conversions, fix a training step with three bugs, and compute memory strides.
 #
 # **Time:** 40 minutes · **Needs:** notebook 06, PyTorch · **On a CPU:** half a minute to run
+#
+# Replace `...` in a cell, run it, then run the check below it. Stuck? `workshop.hint("ex06.casts")` gives the next of three hints, `workshop.solution("ex06.casts")` a solution.
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
-
-# %% [markdown]
-# Replace `...` in a cell, run it, then run the check below it. Stuck? `workshop.hint("ex06.casts")` gives the next of three hints, `workshop.solution("ex06.casts")` a solution.
 
 # %%
 import workshop
@@ -120,8 +119,7 @@ if not engine.unanswered(casts):
 
 # %% [markdown]
 # Autocast kept the weights and biases that it had converted for the first micro-batch. It still converts nine tensors in each: the images, the logits, their gradient, and those of the six weights and biases. For ResNet-50's 25.6 million parameters, each round of conversions reads 102 MB and writes 51 MB.
-
-# %% [markdown]
+#
 # ## ex06.step · One step too many
 #
 # *find the bug · hard · 14 minutes*
@@ -222,8 +220,7 @@ import torch
 from workshop.checks import engine
 
 images = torch.empty(2, 3, 4, 5)
-last = images.to(memory_format=torch.channels_last)
-print(f"NCHW: {tuple(images.shape)}, PyTorch's strides {images.stride()}")
-print(f"NHWC: {tuple(last.shape)}, PyTorch's strides {last.stride()}")
+for name, one in ("NCHW", images), ("NHWC", images.to(memory_format=torch.channels_last)):
+    print(f"{name}: {tuple(one.shape)}, PyTorch's strides {one.stride()}")
 if not engine.unanswered(strides):
     print(f"Yours: {strides((2, 3, 4, 5), 'NCHW', 1)} and {strides((2, 3, 4, 5), 'NHWC', 1)}")

@@ -4,12 +4,11 @@
 # After these exercises, you can measure latency percentiles, calibrate probabilities, and detect a server whose answers depend on the other requests in the batch.
 #
 # **Time:** 32 minutes · **Needs:** notebook 07, PyTorch · **On a CPU:** half a minute to run
+#
+# Replace `...` in a cell, run it, then run the check below it. Stuck? `workshop.hint("ex07.temperature")` gives the next of three hints, `workshop.solution("ex07.temperature")` a solution.
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
-
-# %% [markdown]
-# Replace `...` in a cell, run it, then run the check below it. Stuck? `workshop.hint("ex07.temperature")` gives the next of three hints, `workshop.solution("ex07.temperature")` a solution.
 
 # %%
 import workshop
@@ -66,8 +65,7 @@ image = torch.randn(1, 3, session.pixels, session.pixels, device=device)
 guess = None  # your number
 if not engine.unanswered(percentile):
     where = torch.cuda.get_device_name() if session.machine.gpus else "the CPU"
-    print(f"ResNet-{session.layers}, {session.pixels} px, on {where},", end=" ")
-    print(f"{session.requests} predictions")
+    print(f"ResNet-{session.layers}, {session.pixels} px, {session.requests} times, on {where}")
     takes = []  # seconds of each prediction
     with torch.inference_mode():
         for _ in range(10 + session.requests):
@@ -142,13 +140,11 @@ fit, rest = torch.arange(0, len(labels), 2), torch.arange(1, len(labels), 2)
 if not engine.unanswered(temperature):
     best, losses = temperature(logits[fit], labels[fit]), []
     for t in (1.0, best):
-        claimed, chosen = torch.softmax(logits[rest] / t, 1).max(1)
+        sure, chosen = torch.softmax(logits[rest] / t, 1).max(1)
         right = (chosen == labels[rest]).double().mean()
         loss = torch.nn.functional.cross_entropy(logits[rest] / t, labels[rest], reduction="none")
         losses.append(loss)
-        print(
-            f"T = {t:.3g}: claims {claimed.mean():.0%}, {right:.0%} right, loss {loss.mean():.3f}"
-        )
+        print(f"T = {t:.3g}: claims {sure.mean():.0%}, {right:.0%} right, loss {loss.mean():.3f}")
     saved = losses[0] - losses[1]
     error = 2 * saved.std() / len(saved) ** 0.5
     print(f"On {len(rest)} other images, T changes the loss by", end=" ")

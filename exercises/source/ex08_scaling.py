@@ -4,12 +4,11 @@
 # After these exercises, you can compute a trustworthy speed, calculate what a gradient exchange costs and how large its buckets should be, and turn a slow, wrong parallel script into a correct one that is at least four times as fast.
 #
 # **Time:** 90 minutes · **Needs:** notebook 08, PyTorch for the last exercise · **On a CPU:** half a minute to run, and one or two minutes for the last check
+#
+# Replace `...` in a cell, run it, then run the check below it. Stuck? `workshop.hint("ex08.rate")` gives the next of three hints, `workshop.solution("ex08.rate")` a solution.
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, ci (seconds), cpu or gpu
-
-# %% [markdown]
-# Replace `...` in a cell, run it, then run the check below it. Stuck? `workshop.hint("ex08.rate")` gives the next of three hints, `workshop.solution("ex08.rate")` a solution.
 
 # %%
 import workshop
@@ -65,7 +64,7 @@ workshop.check("ex08.rate", rate)
 # How many **milliseconds** does an all-reduce take with 2, 8 and 512 workers? Guess first: with 512 workers instead of 2, does it take 2, 5 or 256 times as long?
 
 # %% tags=["answer", "ex08.ring"]
-# {workers: milliseconds of one all-reduce}
+# milliseconds: {workers: ms of one all-reduce}; message_ms: the same for one message
 ### BEGIN SOLUTION
 message_ms = {n: 0.020 + 1000 * 100e6 / n / 12.5e9 for n in (2, 8, 512)}
 milliseconds = {n: 2 * (n - 1) * message_ms[n] for n in (2, 8, 512)}
@@ -76,8 +75,7 @@ workshop.check("ex08.ring", milliseconds)
 
 # %% [markdown]
 # With more workers, the bandwidth term levels off but the latency term keeps growing. This is why large machines do not use a single ring.
-
-# %% [markdown]
+#
 # ## ex08.overlap · How large should a bucket be?
 #
 # *fill in · medium · 15 minutes*
@@ -137,15 +135,13 @@ if not engine.unanswered(efficiency):
     ])  # fmt: skip
     for cap, (one, ten) in zip(caps, table, strict=True):
         print(f"{cap:9g}{one:14.1%}{ten:18.1%}")
-    good = [[f"{cap:g}" for cap in caps[column >= 0.99 * column.max()]] for column in table.T]
-    print(f"good caps: {', '.join(good[0])} MB | {', '.join(good[1])} MB;", end=" ")
-    print(f"you predicted {guess or '?'}")
+    good = [", ".join(f"{cap:g}" for cap in caps[of >= 0.99 * of.max()]) for of in table.T]
+    print(f"good caps: {good[0]} MB | {good[1]} MB; you predicted {guess or '?'}")
     print(f"DDP's buckets of about 25 MB, this pass: {found.alone / found.together:.0%} measured")
 
 # %% [markdown]
 # A cap of 0 sends every gradient alone and pays the latency 161 times; one of 100 MB sends nothing before the end. Which cap is best depends on the link *and* on how much compute there is to hide messages. DDP calls it `bucket_cap_mb`. If DDP's measured efficiency is far below the computed one, the cap is not the reason: one rank waits for the other, or the exchange slows down the computation (notebook 03 measures both).
-
-# %% [markdown]
+#
 # ## ex08.capstone · Slow and wrong
 #
 # *tune to a target · hard · 60 minutes*
@@ -167,6 +163,7 @@ ex08.look()
 # | network input | whole images, resized to 64 × 64 with any filter that averages, RGB, (x − MEAN) / STD; no augmentation |
 # | start | all ranks begin with rank 0's weights |
 # | step | 16 images, 8 on each rank; the update uses the mean gradient of all 16 |
+# | update | SGD with momentum 0.9, as in the script |
 # | epoch | each training image at most once, in a new random order each time; as many full steps as possible |
 # | learning rate | `learning_rate(progress)` at each **step**; `progress` counts epochs, with the fraction of the current one: (steps so far) / (steps per epoch), before or after the step |
 # | validation | after each epoch, all images of `data/val` once, on any of the ranks, in evaluation mode |

@@ -68,6 +68,9 @@ def _pixels(seen: Seen, case: Case) -> Iterator[Row]:
             f" files: averaged over {SIZE // capstone.CELLS} × {SIZE // capstone.CELLS} pixels,"
             f" they range from {ranges[0]}; right: {ranges[1]}."
         )
+        turned = seen.prints.reshape(-1, 3, capstone.CELLS, capstone.CELLS).swapaxes(2, 3)
+        if capstone.recognised(turned.reshape(len(turned), -1), known).min() >= 0:
+            what = "rows and columns of the images are exchanged."
         yield True, what, remedy
         return
     fed, files = (a.reshape(len(a), 3, -1) for a in (seen.prints, known[seen.number]))
@@ -122,6 +125,18 @@ def _together(seen: Seen) -> Iterator[Row]:
     )
     remedy = "Divide by the number of ranks: the learning rate is that of the mean."
     yield summed, "the gradients are summed over the ranks instead of averaged.", remedy
+    what = "the gradients of a step include those of the step before."
+    yield _added_up(seen.ranks), what, "Call optimizer.zero_grad() before each backward pass."
+
+
+def _added_up(ranks: list[verdict.Rank]) -> bool:
+    """Return True if the second update used the sum of the first two gradients."""
+    steps = (0, "given"), (1, "given"), (1, "local")
+    rows = [[r.updates[i][key] for r in ranks] for i, key in steps if i < len(ranks[0].updates)]
+    if len(rows) < 3 or any(None in values for row in rows for values in row):
+        return False
+    first, both, second = (np.mean([np.hstack(values) for values in row], 0) for row in rows)
+    return bool(np.linalg.norm(both - first - second) < verdict.CLOSE * np.linalg.norm(first))
 
 
 def _epochs(seen: Seen, case: Case) -> Iterator[Row]:
@@ -155,13 +170,20 @@ def _epochs(seen: Seen, case: Case) -> Iterator[Row]:
 
 
 def _rate(seen: Seen) -> Iterator[Row]:
-    """Check the learning rate of each step, for the progress at its begin or its end."""
+    """Check the optimizer, and the rate of each step, for the progress at its begin or its end."""
+    updates = [update for rank in seen.ranks for update in rank.updates]
+    kinds = {(u["optimizer"], *map(float, of)) for u in updates for of in u["groups"]}
+    for kind in kinds - {("SGD", 0.9, 0.0)}:
+        what = "the optimizer is {} with momentum {:g} and weight decay {:g}.".format(*kind)
+        yield True, what, "Make it as the slow script does: SGD with momentum 0.9."
     rates, per_epoch = seen.rates, len(seen.rates) / EPOCHS
     asked = [[rate((i + end) / per_epoch) for end in (0, 1)] for i in range(len(rates))]
     off = (rates < np.min(asked, 1) - 1e-4) | (rates > np.max(asked, 1) + 1e-4)
     i = int(off.argmax())
     what = f"the learning rate of step {i} is {rates[i]:.3g} instead of {asked[i][0]:.3g}."
     remedy = "Pass learning_rate the epoch plus the fraction of it that is done."
+    if rates.max() > 1.5 * capstone.PEAK:
+        remedy = f"Don't scale the rates: PEAK already belongs to the {BATCH} images of a step."
     yield off.any(), what, remedy
 
 
@@ -192,13 +214,18 @@ def _report(seen: Seen, case: Case) -> Iterator[Row]:
         yield True, what, "Write it as the slow script does."
         return
     for epoch, (found, wanted) in enumerate(zip(reported, np.array(right), strict=True), 1):
+        remedy = (
+            "Sum losses, hits and images over all batches, which differ in size, and over all"
+            " ranks; then divide once. Or compare the labels with the folders."
+        )
+        if 0 < found[1] <= 1 and np.isclose(100 * found[1], wanted[1], atol=0.05):
+            remedy = "Top-1 is in percent: multiply it by 100."
         yield (
             not (np.abs(found - wanted) < (2e-3 * wanted[0], 0.05)).all(),
             f"loss and top-1 of epoch {epoch} are reported as {found[0]:.4g} and {found[1]:.2f}%,"
             f" but the network's logits for all images of all ranks give {wanted[0]:.4g} and"
             f" {wanted[1]:.2f}%.",
-            "Sum losses, hits and images over all batches, which differ in size, and over all"
-            " ranks; then divide once. Or compare the labels with the folders.",
+            remedy,
         )
 
 

@@ -318,7 +318,8 @@ def like(value: Any, form: Any, what: str = "the result") -> Any:
         if isinstance(form, float):
             return number(value, what)
         return None if value is None else whole(value, what)
-    kind = "a list" if isinstance(form, list) else f"{len(form)} values"
+    several = "a pair" if len(form) == 2 else f"{len(form)} values"
+    kind = "a list" if isinstance(form, list) else several
     try:
         items = list(value)
     except TypeError:
@@ -374,6 +375,8 @@ def numbers(value: Any, what: str = "the answer") -> np.ndarray:
 
 def asks_for(what: str) -> str:
     """Return how a learner gives `what`: a result is returned, an answer written."""
+    if what.startswith("a value in"):
+        return "Each entry must be"
     return "Return" if "result" in what.lower() else "Write"
 
 

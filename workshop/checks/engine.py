@@ -104,7 +104,7 @@ def unanswered(answer: Any) -> str:
 
 
 def dotted_line(function: Any) -> int:
-    """Return the line of its cell in which `...` waits for code; 0 if there is none.
+    """Return the first line of its cell in which `...` waits for code; 0 if there is none.
 
     The dots wait in `...`, `name = ...` and `return ...`, but not in `x[..., 0]`.
     """
@@ -113,11 +113,9 @@ def dotted_line(function: Any) -> int:
     except (OSError, TypeError, SyntaxError):
         return 0
     kinds = ast.Expr | ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Return
-    for node in ast.walk(tree):
-        if isinstance(node, kinds) and isinstance(node.value, ast.Constant):
-            if node.value.value is ...:
-                return node.lineno + inspect.unwrap(function).__code__.co_firstlineno - 1
-    return 0
+    nodes = [node for node in ast.walk(tree) if isinstance(node, kinds)]
+    dots = [n.lineno for n in nodes if isinstance(n.value, ast.Constant) and n.value.value is ...]
+    return min(dots) + inspect.unwrap(function).__code__.co_firstlineno - 1 if dots else 0
 
 
 def message(error: BaseException) -> str:

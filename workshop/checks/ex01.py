@@ -5,6 +5,7 @@ Bytes are compared with ones built by a few lines that do not use the library.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 import random
@@ -148,10 +149,13 @@ def _in_turns(reads: list[int]) -> int:
     passes = [reads[at : at + RECORDS] for at in range(0, len(reads), RECORDS)]
     mixed = [tuple(one) for one in passes if one != sorted(one)]
     at_random = [one != sorted(one) for one in passes][-2 * len(mixed) :]
+    cut_off = any(sorted(one) != list(range(RECORDS)) for one in passes)
     compare.refuse(
         (not reads, "nothing is read.", "Call read(i) for every record."),
-        (any(sorted(one) != list(range(RECORDS)) for one in passes),
-         "some records are read more often than others.",
+        (cut_off and len({reads.count(number) for number in range(RECORDS)}) == 1,
+         "the two orders are mixed: one begins before the other is done.",
+         "In each turn, read all records in order, then all at random: a jump takes time."),
+        (cut_off, "some records are read more often than others.",
          "Read each record once in each order: range(records), and a random.sample of it."),
         (any(map(operator.eq, at_random[::2], at_random[1::2])),
          f"{len(mixed)} of {len(passes)} passes over the records are in a random order, and they do"
@@ -166,6 +170,7 @@ def _in_turns(reads: list[int]) -> int:
 
 # --- ex01.leak ------------------------------------------------------------------------------------
 
+SEEDS, MOST_LUCKY = 100, 5  # random splits of the photos, and how many a test may accept
 Halves = tuple[list[str], list[str]]
 Split = Callable[[list[str]], Halves]
 
@@ -181,9 +186,9 @@ def by_object(names: list[str], share: float = 0.25) -> Halves:
     return halves
 
 
-def by_image(names: list[str]) -> Halves:
-    mixed = random.Random(3).sample(names, len(names))
-    cut = len(mixed) * 3 // 4
+def by_image(names: list[str], seed: int = 3) -> Halves:
+    mixed = random.Random(seed).sample(names, len(names))
+    cut = len(mixed) * (2 + seed % 2) // 4  # a half or three quarters
     return mixed[:cut], mixed[cut:]
 
 
@@ -195,6 +200,9 @@ def damaged(change: Callable[[list[str], list[str]], Halves]) -> Split:
 LEAK_MISTAKES: tuple[compare.Mistake, ...] = (  # what a test accepts that misses this split
     (by_image, "photos of one object are in both lists, as after a random split",
      "Compare the objects of the two lists, with names of many objects with several photos each."),
+    (lambda names: (sorted(names)[: (cut := len(names) * 4 // 5)], sorted(names)[cut:]),
+     "the sorted photos are cut at 80%, as if that never divided an object",
+     "With your names, the cut falls between two objects: give the first object another photo."),
     (damaged(lambda train, val: (train[:-1], val)), "a photo is in neither list",
      "Assert that the lists together contain every photo."),
     (damaged(lambda train, val: (train[:-1] + train[:1], val)),
@@ -216,6 +224,15 @@ def leak(answer: Callable[[Split], Any]) -> str:
             why = str(error).partition("\n")[0] or engine.own_frame(error, answer).rstrip(".")
             wrong(f"your test rejects a correct split{f' ({why})' if why else ''}.",
                   "Make up many objects, and assert nothing about order or sizes.")  # fmt: skip
+    lucky = 0
+    for seed in range(SEEDS):
+        with contextlib.suppress(Exception):
+            answer(functools.partial(by_image, seed=seed))
+            lucky += 1
+    if MOST_LUCKY < lucky < SEEDS:
+        wrong(f"your test accepts {lucky} of {SEEDS} random splits of the photos: the photos of"
+              " each object were on one side by chance.",
+              "Make up more objects, with several photos each.")  # fmt: skip
     for bad, what, remedy in LEAK_MISTAKES:
         raised = "no AssertionError"
         try:

@@ -157,19 +157,26 @@ def judge_epochs(epochs: list[list[np.ndarray]], ends: Sequence[int], steps: int
     for parts in epochs:
         numbers = np.concatenate(parts)
         files = [set(np.searchsorted(ends, part.ravel(), "right")) for part in parts]
-        taken = [len(part) for part in parts]
+        taken, opened = [len(part) for part in parts], [len(of) for of in files]
+        unread = sorted({*range(len(ends))}.difference(*files))
         refuse(
             (len(np.unique(numbers)) < numbers.size, "an image is read twice in an epoch.",
              SHARD_FILES),
             (any(a & b for a, b in itertools.combinations(files, 2)),
              "every rank opens every file and throws away the records of the others.",
              "Shard the file names before any file is opened: shard(size, rank)."),
+            (max(opened) - min(opened) > 1, f"the ranks return images of"
+             f" {', '.join(map(str, opened))} files.",
+             "Give each rank as many files as the others, or one more: shards[rank::size]."),
+            (unread, f"no rank returns an image of file {unread[0] + 1 if unread else 0} of"
+             f" {len(ends)}.", "Share all files, shards[rank::size], and shuffle before `take`."),
             (set(taken) != {steps}, f"the ranks return {', '.join(map(str, taken))} full batches"
              f" instead of {steps} each"
              f"{': a rank with more waits for the others forever' * (len(set(taken)) > 1)}.",
              "End the epoch after `batch`: take(steps)." if min(taken) >= steps
              else "Read each file of the rank to its end, once, and drop only the last images."),
         )  # fmt: skip
+    size = np.diff(ends, prepend=0)  # of each file
     for first, second in zip(*epochs, strict=True):  # of one rank
         order = first.ravel()
         files = np.searchsorted(ends, order, "right")
@@ -185,6 +192,9 @@ def judge_epochs(epochs: list[list[np.ndarray]], ends: Sequence[int], steps: int
             (2 * len({*batches[0]} & {*batches[1]}) > len(first) + 2 * stayed,
              "whole batches are shuffled: the same images are together in each epoch.",
              "Shuffle before `batch`."),
+            (sum(size[file] for file in set(files)) > order.size + len(first[0])
+             and {*order} == {*second.ravel()}, "the same images are left out in both epochs.",
+             "Shuffle before `take`, which drops the rest."),
         )  # fmt: skip
 
 
@@ -223,23 +233,17 @@ def what_is_slow(dataset: Any, draws: bool = False) -> str:
 # --- ex04.recipe ----------------------------------------------------------------------------------
 
 SHAPE = HEIGHT, WIDTH, _ = 4, 6, 3  # of an image
-CASES = (  # images, shards, ranks, batch, steps: in the second, rank 0 has 19 full batches
-    (240, 6, 2, 4, 30), (96, 5, 2, 3, 12), (22, 3, 1, 4, 4),
+CASES = (  # images, shards, ranks, batch, steps: in the second, rank 0 has 10 full batches
+    (240, 6, 2, 4, 30), (100, 10, 4, 3, 6), (22, 3, 1, 4, 4),
 )  # fmt: skip
-
-
-def images_of(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return images uint8 (count, *SHAPE) whose pixels are their number, and labels int32."""
-    numbers = np.arange(count)
-    images = np.broadcast_to(numbers[:, None, None, None], (count, *SHAPE)).astype(np.uint8)
-    return images.copy(), (numbers * 7 % 5).astype(np.int32)
 
 
 def recipe(answer: Callable[..., Any]) -> str:
     """Check two epochs of records that are read on several ranks."""
     for count, shards, size, batch, steps in CASES:
-        images, labels = images_of(count)
-        planes = images.transpose(0, 3, 1, 2)
+        labels = (np.arange(count) * 7 % 5).astype(np.int32)
+        planes = np.zeros((count, 3, HEIGHT, WIDTH), np.uint8)
+        planes += np.arange(count, dtype=np.uint8)[:, None, None, None]  # each pixel is the number
         with tempfile.TemporaryDirectory(prefix="records-") as folder:
             files = recipes.write(Path(folder) / "records", planes, labels, shards)
             made = [
@@ -281,7 +285,7 @@ def _read(dataset: Any, labels: np.ndarray, batch: int) -> np.ndarray:
         levels = 255 * compare.numbers(pixels, "the images")
         numbers = np.rint(levels[:, 0, 0, 0]).astype(int)
         exact = np.allclose(levels, numbers[:, None, None, None], rtol=0, atol=0.01)
-        inside = 0 <= numbers.min() and numbers.max() < len(labels)
+        inside = 0 <= numbers.min() < numbers.max() < len(labels)  # a batch has several images
         scale = "The network takes float32 from 0 to 1: tf.cast(image, tf.float32) / 255."
         refuse(
             (pixels.dtype != np.float32,

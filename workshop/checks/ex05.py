@@ -95,7 +95,7 @@ def right_rates(machine: Machine) -> dict[str, float]:
 
 def timed(
     machine: Machine, warm_up: bool = True, settle: bool = True, each: bool = False,
-    at_end: Sequence[str] = ("loader", "device", "both"), reload: bool = False,
+    at_end: Sequence[str] = ("loader", "device", "both"), reload: bool = False, once: bool = False,
 ) -> dict[str, float]:  # fmt: skip
     """Return the rates as usual mistakes measure them; `at_end` are those that wait."""
     batch = machine.load()
@@ -103,14 +103,14 @@ def timed(
         machine.train(batch)
         if settle:
             machine.wait()
-    found = {}
+    found, begin = {}, machine.clock()
     works: dict[str, Callable[[], Any]] = {
         "loader": machine.load,
         "device": lambda: machine.train(machine.load() if reload else batch),
         "both": lambda: machine.train(machine.load()),
     }
     for name, work in works.items():
-        begin = machine.clock()
+        begin = begin if once else machine.clock()
         for _ in range(TIMED_STEPS):
             work()
             if each:
@@ -134,8 +134,15 @@ HEADROOM_MISTAKES: tuple[compare.Mistake, ...] = (
      "For `device`, train on the batch of the warm-up again and again."),
     (partial(timed, each=True), "the device waits for the loader and the loader for the device.",
      "Call train right after each load(), and wait() once, after all steps."),
-    (partial(timed, at_end=()), "the clock is read before the device is done: only *starting*"
-     " the steps is timed.", "Call wait() before you read the clock at the end."),
+    *((partial(timed, at_end=ends), f"the clock is read before the device is done{at}: only"
+       " *starting* the steps is timed.", "Call wait() before you read the clock at the end.")
+      for ends, at in (((), ""), (["both"], ", after `device`"), (["device"], ", after `both`"))),
+    (partial(timed, once=True), "the clock is started once for all three ways: the times of the"
+     " later ones contain the earlier ones.", "Read clock() before each of the three."),
+    (lambda machine: {name: rate / BATCH_IMAGES for name, rate in timed(machine).items()},
+     "these are batches per second.", "Multiply by `images`, the number of images in a batch."),
+    (lambda machine: {name: 1 / rate for name, rate in timed(machine).items()},
+     "these are seconds per image.", "Divide the other way round: images by seconds."),
 )  # fmt: skip
 
 

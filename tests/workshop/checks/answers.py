@@ -48,6 +48,8 @@ def changed(name: str, *texts: str) -> Any:
     return answered(name, source)
 
 
+SHARD, FLOOR = "(shards).shard(size, rank)", "(len(shards) // size)"
+CEIL = "-(-len(shards) // size)"
 LINES = {19, 23, 25, 27, 34, 52, 56, 61}
 FORWARD = "torch.nn.functional.mse_loss(model(images), targets)"
 BACKWARD = f"    scaler.scale({FORWARD}).backward()"
@@ -90,7 +92,7 @@ WRONG_VALUES: list[tuple[str, Any, str]] = [
     ("ex04.hunt", "19, 23", "of type str, not a set"),
     ("ex04.hunt", LINES | {99}, "there is no line 99"),
     ("ex04.hunt", LINES | {0}, "there is no line 0"),
-    ("ex06.memory", {"float32": 393, "float16": 401}, "float32 is of type int, not 2 values"),
+    ("ex06.memory", {"float32": 393, "float16": 401}, "float32 is of type int, not a pair"),
     ("ex06.memory", {"float32": [495.6, 8665.6], "float16": [401.4, 4486.4]}, "495.6 is too high"),
     ("ex06.memory", {"float32": [0.3932, 8.5632], "float16": [0.4014, 4.4864]},
      "every number is 10^-3 times"),
@@ -115,6 +117,9 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ("    ratios =", "    mixed = random.sample(range(records), records)\n    ratios =",
          "random.sample(range(records), records)):", "mixed):", "the same in every turn"),
         ("read(i)", "read(i + 1)", "you read record 200"),
+        ("(list(range(records)), random.sample(range(records), records))", "(zip(range(records), "
+         "random.sample(range(records), records)), ())", "read(i)", "read(i[0]), read(i[1])",
+         "the two orders are mixed"),
         ("(list(range(records)), random.sample(range(records), records))",
          "(random.sample(range(records), records) if len(ratios) % 2 else range(records),) * 2",
          "4 of 10 passes over the records are in a random order, and they do not take turns"),
@@ -136,7 +141,9 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
          "    if not train:\n        raise ValueError\n    assert val,",
          "raises ValueError, not AssertionError, for a split in which the training list is empty"),
         ("assert train and val,", "assert len(val) == 30,", "rejects a correct split"),
-        ("range(40)", "range(1)", "rejects a correct split (a list is empty)"),
+        ("range(41)", "range(1)", "rejects a correct split (a list is empty)"),
+        ("range(41)", "range(40)", "in which the sorted photos are cut at 80%"),
+        ("range(41)", "range(4)", '"abc"', '"ab"', "accepts 12 of 100 random splits"),
         ("sorted(train + val) == sorted(names)", "len(train + val) == len(names)",
          "one photo is missing and another one appears twice"),
         ("    assert not shared,", "    return not shared,\n    assert", "no AssertionError"),
@@ -219,7 +226,8 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ("offset < len(shard):", "offset < len(shard) and shard[offset]:", "gives []"),
         ("<Q", ">Q", "gives [(0, 360"),
         ("offset += length + 16", "offset += length + 20", "gives [(0, 16), (20, "),
-        ("(offset, length + 16)", "offset", "is of type int, not 2 values"),
+        ("(offset, length + 16)", "offset", "is of type int, not a pair"),
+        ("((offset, length + 16))", "(f'{offset} {length}')", "a value in the result is '0 5'"),
     ],
     "ex04.recipe": [
         (".shard(size, rank)", ".shard(size, rank).shuffle(9, 1)", ".shuffle(1000, seed=seed)", "",
@@ -234,14 +242,23 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         (".shard(size, rank)", "", "an image is read twice in an epoch"),
         (".shard(size, rank)", "", "images = records", "images = records.shard(size, rank)",
          "every rank opens every file"),
-        (".take(steps)", "", "the ranks return 19, 12 full batches"),
-        ("slices(shards)", "slices(shards[:2])", "the ranks return 10, 10 full batches"),
+        (".take(steps)", "", "the ranks return 10, 10, 6, 6 full batches"),
+        (".batch(", ".take(3 * batch).batch(", "the ranks return 3, 3 full batches"),
+        ("records.shuffle", "records.take(steps * batch).shuffle",
+         "interleave(tf.data.TFRecordDataset, ", "interleave(tf.data.TFRecordDataset, 9, ",
+         "the same images are left out in both"),
+        ("slices(shards)", "slices(shards[:2])", "no rank returns an image of file 3 of 6"),
+        (SHARD, f"(shards[rank * {FLOOR} : (rank + 1) * {FLOOR}])",
+         "no rank returns an image of file 9 of 10"),
+        (SHARD, f"(shards[rank * {CEIL} : (rank + 1) * {CEIL}])", "images of 3, 3, 3, 1 files"),
         ("tf.cast(image, tf.float32) / 255", "image", "the images are uint8, up to"),
         ("tf.float32) / 255", "tf.float64) / 255", "the images are float64, up to"),
         ("/ 255", "/ 256", "not their bytes divided by 255"),
+        ("tf.reshape(pixels", "tf.reshape(pixels // 255", " / 255", "",
+         "the images, up to 0, are not their bytes divided by 255"),
         ('[example["height"], example["width"], 3]', '[example["width"], example["height"], 3]',
          "height and width are swapped"),
-        (", drop_remainder=True).take(steps)", ")", "a batch of images is (1, 4, 6, 3)"),
+        (", drop_remainder=True).take(steps)", ")", "a batch of images is (2, 4, 6, 3)"),
         ('["label"], tf.int32)', '["label"], tf.int32) - 1', "come with ["),
         ('tf.cast(example["label"], tf.int32)', 'example["label"]', "of a batch are float32"),
         (".take(steps)", ".take(steps).repeat()", "never ends"),
@@ -259,7 +276,14 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
         ("    wait()\n    works", "    works", "the rest of the warm-up"),
         ("        wait()\n", "", "only *starting* the steps is timed"),
         ("        wait()\n", "        if name != 'device':\n            wait()\n",
-         "'device': 3200000"),
+         "is done, after `device`: only *starting* the steps"),
+        ("        wait()\n", "        if name == 'device':\n            wait()\n",
+         "is done, after `both`: only *starting* the steps"),
+        ("        begin = clock()\n", "", "    rates = {}", "    rates, begin = {}, clock()",
+         "the clock is started once for all three"),
+        ("images * steps", "steps", "these are batches per second"),
+        ("images * steps / (clock() - begin)", "(clock() - begin) / images / steps",
+         "these are seconds per image"),
     ],
     "ex05.exact": [
         (OWN, "mine = images / size", "should be a whole number"),
@@ -399,9 +423,8 @@ RIGHT: dict[str, list[tuple[str, ...]]] = {
     ],
     "ex04.index": [("return entries", "return ([at, size * 1.0] for at, size in entries)")],
     "ex04.recipe": [
-        ("(shards).shard(size, rank)", "(shards[rank::size])"),
-        ("(shards).shard(size, rank)",
-         "(shards[rank * len(shards) // size : (rank + 1) * len(shards) // size])"),
+        (SHARD, "(shards[rank::size])"),
+        (SHARD, "(shards[rank * len(shards) // size : (rank + 1) * len(shards) // size])"),
     ],
     "ex05.headroom": [
         ("in works.items():", "in reversed(works.items()):\n        wait()"),

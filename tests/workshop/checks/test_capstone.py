@@ -51,7 +51,7 @@ def found(script: Path, case: capstone.Case) -> list[str]:
         seen = capstone.observe(case, script)
     except compare.Wrong as problem:
         return [problem.diagnosis]
-    return [said for said, _ in capstone_judge.problems(seen, case)]
+    return [f"{said} {remedy}" for said, remedy in capstone_judge.problems(seen, case)]
 
 
 @pytest.mark.slow

@@ -335,4 +335,4 @@ def test_answer_that_cannot_be_used_is_wrong_without_a_traceback():
     assert_wrong("ex02.work", "much", "of type str, not a number")
     assert_wrong("ex02.work", None, "`extra_percent` is None")
     assert_wrong("ex03.shard", None, "`shard` is None")
-    assert_wrong("ex02.tune", 0.1, "of type float, not 2 values")
+    assert_wrong("ex02.tune", 0.1, "of type float, not a pair")

@@ -199,7 +199,7 @@ FITS = {
     "squares its weights, too": lambda x, y: powered(x, y, 2),
     "take [0]": lambda x, y: np.linalg.lstsq(np.stack([1 / y, x / y], axis=1), np.ones(len(x))),
     "dominate the squares": lambda x, y: (np.polyfit(x, y, 1)[1], 1 / np.polyfit(x, y, 1)[0]),
-    "not 2 values": fitted(lambda a, b: a),
+    "not a pair": fitted(lambda a, b: a),
     "never returns an α below 0": fitted(lambda a, b: (max(a, 0), b)),
     "α and β are 0.000152": fitted(lambda a, b: (3 * a, b)),
     "These are µs and GB/s": fitted(lambda a, b: (1e6 * a, b / 1e9)),

@@ -182,13 +182,17 @@ class Watch:
             self.local, self.batches = {}, []
 
     def look(self, optimizer: Any) -> dict[str, Any]:
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        groups = optimizer.param_groups
+        parameters = [p for group in groups for p in group["params"]]
         device, visible = parameters[0].device, os.environ.get("CUDA_VISIBLE_DEVICES", "all")
         return {
             "batch": self.batches or self.samples(),
             "weights": [self.raw(p) for p in parameters],
             "optimizer": type(optimizer).__name__,
-            "rate": max(float(group["lr"]) for group in optimizer.param_groups),
+            "groups": [
+                [str(g.get(key, 0)) for key in ("momentum", "weight_decay")] for g in groups
+            ],
+            "rate": max(float(group["lr"]) for group in groups),
             "given": [None if p.grad is None else self.few(p.grad) for p in parameters],
             "local": [self.local.get(id(p)) for p in parameters],
             "device": f"{device} of {visible}",
