@@ -459,7 +459,7 @@ if TF:
     measure("pipeline", guess, before="+ prefetch")
 
 # %% [markdown]
-# The next cell measures all inputs once more, in turns (about a minute). The figure shows their speeds and the share of the time in which each keeps the device busy. Inputs with a dark bar prepare whole batches while the device computes. The further a bar ends to the left of the dashed line, the longer **the device waits for its input**; if it ends within a few percent of the line, that input keeps up. If `pipeline` is no faster than `+ prefetch` and both end at the line, the device is the limit. If both end left of it, there is no latency to hide, because the shards are in memory, and AUTOTUNE has no more cores to use. If a ratio above disagrees with the figure, another program probably disturbed those turns.
+# The next cell measures all inputs once more, in turns (about a minute). The figure shows their speeds and the share of the time in which each keeps the device busy. Inputs with a dark bar prepare whole batches while the device computes. The further a bar ends to the left of the dashed line, the longer **the device waits for its input**; if it ends within a few percent of the line, that input keeps up. If `pipeline` is no faster than `+ prefetch` and both end at the line, the device is the limit. If both end left of it, there is no latency to hide, because the shards are in memory, and AUTOTUNE has no more cores to use. If a ratio above disagrees with the figure, another program probably disturbed one of them.
 
 # %%
 timed = dict(zip(timed, np.array([[rate(x) for x in timed] for _ in range(rounds)]).T, strict=True))
@@ -511,11 +511,11 @@ if TF:
 session.expect({f"input.h100.{way}": None for way in ("synthetic", "dali", "tfrecord")})
 
 # %% [markdown]
-# If the workers make fewer images per core than the loop, that is plausible: busy cores slow each other down, and workers also copy batches. If the loop is much faster here than in the first output, that one was disturbed, or read files that were not in memory. In a server, eight GPUs share roughly 100 to 200 cores. DALI (notebook 05) can decode on the GPU instead: that frees CPU cores, but costs the recorded H100 a tenth of its speed (4,424 of 4,875).
+# If the workers make fewer images per core than the loop, that is plausible: busy cores slow each other down, and workers also copy batches. If the loop's speed here differs much from the first output, one of the two was disturbed, or the first read files that were not in memory. In a server, eight GPUs share roughly 100 to 200 cores. DALI (notebook 05) can decode on the GPU instead: that frees CPU cores, but costs the recorded H100 a tenth of its speed (4,424 of 4,875).
 #
 # ## How good is a shuffle buffer?
 #
-# A shuffle buffer can move an image forward by at most the buffer's length. In the next cell's rows *sorted*, the file is sorted by class. **Predict:** how many of the 12 classes does a batch of 32 contain if the buffer holds half a class? And two classes? Then set `buffer` to a length that gives six.
+# A shuffle buffer can move an image forward by at most the buffer's length. In the next cell's rows *sorted*, the file is sorted by class. **Predict:** how many of the 12 classes does a batch of 32 contain if the buffer holds half a class? And two classes? Then set `buffer` to a length that gives eight.
 
 # %%
 if TF:
@@ -537,7 +537,7 @@ if TF:
     print("You predicted", *guess)
 
 # %% [markdown]
-# More than you expected? An image can stay in the buffer for long, so it also holds earlier classes. Notebook 02 showed what sorted batches do to batch norm. A large buffer costs memory on every rank. So shuffle **once, when you write the shards**, as you did; a small buffer is then enough.
+# More than you expected? Images can stay in the buffer for a long time, so it also holds earlier classes. Notebook 02 showed what sorted batches do to batch norm. A large buffer costs memory on every rank. So shuffle **once, when you write the shards**, as you did; a small buffer is then enough.
 #
 # ## Random numbers in a graph
 #
@@ -583,4 +583,4 @@ if TF:
 # - TFRecord replaces many small files with a few large ones. Its checksums detect damaged records, but not features that a program misreads. For PyTorch, shards can also be tar files ([WebDataset](https://github.com/webdataset/webdataset)) or MDS ([MosaicML Streaming](https://github.com/mosaicml/streaming)).
 # - Assign every shard to exactly one worker of one rank before you shuffle its records. Shuffle across the classes when you write the shards.
 #
-# **Try it:** predict which stages keep a V100 busy in FP32 (400.2 images/s, from the table linked at the top), then call `rate(name, batch_size / 400.2)` in a new cell. Or set `antialias=False` in `decode_crop`, and rerun the cells from there on: does the ranking of tf.data and PyTorch's workers change? With a GPU, replace the sleep in `rate` with a training step on a fixed batch, followed by `torch.cuda.synchronize()`: does the ranking stay?
+# **Try it:** predict which stages keep a V100 busy in FP32 (400.2 images/s, from the table linked at the top), then call `rate(name, batch_size / 400.2)` in a new cell. Or set `antialias=False` in `decode_crop`, and rerun the cells from there on: does the ranking of tf.data and PyTorch's workers change? With a GPU, replace the sleep in `rate` with a training step on a fixed batch, followed by `torch.cuda.synchronize()`: does the ranking hold?
