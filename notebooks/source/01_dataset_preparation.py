@@ -58,7 +58,7 @@ rows = [
     ["training images", len(train), f"{IMAGENET:,}"],
     ["validation images", len(val), "50,000"],
     ["classes", len(per_class), "1,000"],
-    ["images of a class", " to ".join(map(str, sorted({min(sizes), max(sizes)}))), "732 to 1,300"],
+    ["images per class", " to ".join(map(str, sorted({min(sizes), max(sizes)}))), "732 to 1,300"],
     ["training images, GB", kilobytes.sum() / 1e6, f"{ARCHIVE / 1e9:.1f}"],
     [
         "mean size of an image, KB",
@@ -348,9 +348,9 @@ without = ", ".join(name for name in users if name in hungry) or "none"
 print("No number of readers always kept up with:", without)
 
 # %% [markdown]
-# The readers' waits overlap, so eight are several times as fast as one. If 32 are no faster, the limit is not the simulated storage, which has none. If cores are free, it is probably Python's lock (the GIL): try more processes. Packing gains no speed if readers are faster than training: for which of them would you pack?
+# The readers' waits overlap, so eight are several times as fast as one. If 32 are no faster, the limit is not the simulated storage, which has none. If cores are free, it is probably Python's lock (the GIL): try more processes. Packing gains no speed if readers are faster than training: for which training speeds would you pack?
 #
-# <details><summary>Answer</summary>For speed, at most for those of the last line: no number of readers always kept up with them. If a median is high enough and only the slowest turn is not, run the cell again before you decide. Even then, try processes first.</details>
+# <details><summary>Answer</summary>For speed, at most for those in the last line: no number of readers always kept up with them. If a median is high enough and only the slowest turn is not, run the cell again before you decide. Even then, try processes first.</details>
 #
 # **Try it** on shared storage: call `reading_rate(Path.read_bytes, files, 8)` with 1,000 files that have not been read recently.
 #

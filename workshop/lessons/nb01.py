@@ -33,7 +33,7 @@ LABEL_MISTAKES: tuple[Mistake, ...] = (
     (lambda folders: {name: label for label, name in enumerate(sorted(folders), 1)},
      "The labels are counted from 1.", "Count from 0, as enumerate(...) does."),
     (lambda folders: {name: label for label, name in enumerate(sorted(folders, key=str.lower))},
-     "Capital letters are sorted as small ones.", "Sort as sorted(folders) does: Z before a."),
+     "Capital letters are sorted like lower-case ones.", "Sort as sorted(folders) does: Z before a."),
 )  # fmt: skip
 
 
@@ -163,7 +163,7 @@ class Written:
     def __init__(
         self, lengths: Sequence[int], damaged: Sequence[int] = (), swapped: bool = False
     ) -> None:
-        contents = [bytes(range(start, start + n)) for start, n in enumerate(lengths)]
+        contents = [bytes(range(start, start + n))[::-1] for start, n in enumerate(lengths)]
         self.records = [b"\x0a\x23\xd7\xce" + struct.pack("<I", n) + content + bytes(-n % 4)
                         for n, content in zip(lengths, contents, strict=True)]  # fmt: skip
         starts = np.cumsum([0, *map(len, self.records)]).tolist()
@@ -205,7 +205,7 @@ DAMAGED = (
 CHANGED_MISTAKES: tuple[Mistake, ...] = (
     (of_any, "It accepts the checksum of any record.", "Compare with sums[records.offsets[i]]."),
     (with_padding, "The padding is not content.", "The content ends at byte 8 + length."),
-    (lambda records, sums: [*range(len(records))], "Every record has another checksum.",
+    (lambda records, sums: [*range(len(records))], "Every record has a different checksum.",
      "Call google_crc32c.value(record[8 : 8 + length]): the content includes the header."),
     (lambda records, sums: [records.offsets[i] for i in changed(records, sums)],
      "These are positions in the file.", "Return each i, counted from 0."),
