@@ -33,7 +33,8 @@ LABEL_MISTAKES: tuple[Mistake, ...] = (
     (lambda folders: {name: label for label, name in enumerate(sorted(folders), 1)},
      "The labels are counted from 1.", "Count from 0, as enumerate(...) does."),
     (lambda folders: {name: label for label, name in enumerate(sorted(folders, key=str.lower))},
-     "Capital letters are sorted like lower-case ones.", "Sort as sorted(folders) does: Z before a."),
+     "Capital letters are sorted like lower-case ones.",
+     "Sort as sorted(folders) does: Z before a."),
 )  # fmt: skip
 
 
@@ -77,7 +78,10 @@ def judge_item(records: Any, i: int, true: int, file: Path) -> None:
               "Return the image that Pillow opened.")  # fmt: skip
     own, size = getattr(image, "fp", None), file.stat().st_size  # `fp` is None after a conversion
     length = own.getbuffer().nbytes if isinstance(own, io.BytesIO) and not own.closed else size
-    pixels, exact = (np.asarray(one.convert("RGB")) for one in (image, Image.open(file)))
+    try:
+        pixels, exact = (np.asarray(one.convert("RGB")) for one in (image, Image.open(file)))
+    except (AssertionError, ValueError):  # by Pillow's version
+        wrong("The image is closed.", "Return Image.open(...) without a `with` block.")
     refuse(
         (label == "", "The label is missing.", "Return two values, the image and its label."),
         (not np.array_equal(pixels, exact), f"Record {i}: the image is a different one.",
