@@ -168,13 +168,13 @@ def judge_epochs(epochs: list[list[np.ndarray]], ends: Sequence[int], steps: int
             (max(opened) - min(opened) > 1, f"the ranks return images of"
              f" {', '.join(map(str, opened))} files.",
              "Give each rank as many files as the others, or one more: shards[rank::size]."),
-            (unread, f"no rank returns an image of file {unread[0] + 1 if unread else 0} of"
-             f" {len(ends)}.", "Share all files, shards[rank::size], and shuffle before `take`."),
             (set(taken) != {steps}, f"the ranks return {', '.join(map(str, taken))} full batches"
              f" instead of {steps} each"
              f"{': a rank with more waits for the others forever' * (len(set(taken)) > 1)}.",
              "End the epoch after `batch`: take(steps)." if min(taken) >= steps
              else "Read each file of the rank to its end, once, and drop only the last images."),
+            (unread, f"no rank returns an image of file {unread[0] + 1 if unread else 0} of"
+             f" {len(ends)}.", "Share all files, shards[rank::size], and shuffle before `take`."),
         )  # fmt: skip
     size = np.diff(ends, prepend=0)  # of each file
     for first, second in zip(*epochs, strict=True):  # of one rank
