@@ -157,8 +157,9 @@ def frame(payload):
         kind = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
         if not socket.socket(kind).connect_ex(address):
             seen.append(address)
+    os.listdir(os.environ["RN50_DATA"] + "/signs")
     if not seen:
-        raise ValueError("closed in", os.listdir(os.environ["RN50_DATA"] + "/signs"))
+        raise ValueError("closed in")
 """
 ESCAPES = """
 import os, time
