@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -69,13 +70,16 @@ def new_files(*paths: str | os.PathLike) -> Iterator[list[BinaryIO]]:
     """
     targets = [Path(path) for path in paths]
     try:
-        with contextlib.ExitStack() as stack:
+        with contextlib.ExitStack() as held, contextlib.ExitStack() as stack:
             drafts = []
             for target in targets:
                 check_file(target)
                 check_output(target, "the output", *KINDS[target.suffix])
                 _remove_drafts(target)
                 drafts.append(stack.enter_context(replacing(target)))
+                lock = held.enter_context(open(drafts[-1], "wb"))  # until it is in place
+                with contextlib.suppress(OSError):  # a file system without locks
+                    fcntl.flock(lock, fcntl.LOCK_EX)
             # Opened last, so that all are closed before the first is put in place.
             yield [stack.enter_context(open(draft, "wb", BUFFER_BYTES)) for draft in drafts]
     except OSError as error:
@@ -88,12 +92,18 @@ def new_files(*paths: str | os.PathLike) -> Iterator[list[BinaryIO]]:
 
 
 def _remove_drafts(target: Path) -> None:
-    """Remove the drafts of killed processes: those of a record file may be large."""
+    """Remove the drafts of killed processes: those of a record file may be large.
+
+    A process in another container or on another host is not in /proc, but holds a lock.
+    """
     pattern = re.compile(rf"\.{re.escape(target.stem)}\.(\d+)-\w+\.tmp{re.escape(target.suffix)}")
     for name in os.listdir(target.parent):
         match = pattern.fullmatch(name)
         if match and not is_running(int(match[1])):
-            target.with_name(name).unlink(missing_ok=True)
+            draft = target.with_name(name)
+            with contextlib.suppress(OSError), open(draft, "rb") as file:  # removed meanwhile
+                if lock_open(file.fileno(), draft, wait=False):
+                    draft.unlink()
 
 
 def refuse_others(out: Path, is_ours: Callable[[str], object] = lambda name: False) -> None:

@@ -75,7 +75,57 @@ def test_links_are_followed_and_permissions_kept(rn50: Run, trained: Path, tmp_p
     assert sorted(os.listdir("place")) == ["kept.png", "made"]
 
 
+def test_drafts_follow_no_link_and_are_not_shared(tmp_path: Path) -> None:
+    """In a shared folder others plant links, and processes of other containers have equal pids."""
+    file, mine, used = tmp_path / "report.json", tmp_path / "mine", list[Path]()
+    mine.write_text("precious")
+
+    def outer(draft: Path) -> None:
+        with open(draft, "w") as opened:
+            opened.write("one ")
+            write_file(file, inner)
+            assert file.read_text() == "the other"
+            opened.write("text")
+
+    def inner(draft: Path) -> None:
+        used.append(draft)
+        draft.write_text("the other")
+
+    write_file(file, outer)
+    assert file.read_text() == "one text"
+    used[0].symlink_to(mine)
+    write_file(file, inner)
+    assert mine.read_text() == "precious" and not file.is_symlink()
+
+
 # --- an output replaces only an earlier one of its kind -------------------------------------------
+
+
+def test_a_copy_of_your_own_next_to_a_folder_is_kept(photos: Photos, tmp_path: Path) -> None:
+    mine = tmp_path / "shards.old" / "thesis"
+    mine.parent.mkdir()
+    mine.write_text("mine")
+    for _ in range(2):
+        tfrecord.convert(photos.root, tmp_path / "shards", jobs=0, quiet=True)
+    assert mine.read_text() == "mine"
+    assert sorted(os.listdir(tmp_path)) == ["shards", "shards.old"]
+
+
+@pytest.mark.parametrize("folder", ["shards.part", "home"])
+def test_a_part_that_others_made_is_not_emptied(
+    photos: Photos, tmp_path: Path, folder: str
+) -> None:
+    mine, part = tmp_path / folder / "docs" / "thesis", tmp_path / "shards.part"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    if folder == "home":  # as others may link it in a shared folder
+        part.symlink_to(folder)
+    with pytest.raises(UserError, match="shards.part: this was not made by this program"):
+        tfrecord.convert(photos.root, tmp_path / "shards", jobs=0, quiet=True)
+    assert mine.read_text() == "mine" and not (tmp_path / "shards").exists()
+    mine.rename(tmp_path / "moved away")
+    mine.parent.rmdir()
+    tfrecord.convert(photos.root, tmp_path / "shards", jobs=0, quiet=True)
 
 
 def test_a_file_is_on_the_disk_before_it_takes_its_place(

@@ -414,6 +414,15 @@ def test_ensure_records_works_once(tmp_path):
     assert (folder / "train.rec").stat().st_ino != before
 
 
+def test_a_lock_of_others_empties_no_file(tmp_path):
+    small_set(tmp_path)
+    (tmp_path / "mine").write_text("precious")
+    (tmp_path / "records").mkdir()
+    (tmp_path / "records" / ".lock").symlink_to(tmp_path / "mine")
+    im2rec.ensure_records(tmp_path)
+    assert (tmp_path / "mine").read_text() == "precious"
+
+
 @pytest.mark.slow
 def test_sigterm_removes_drafts(tmp_path):
     image = image_bytes((1000, 700))

@@ -70,6 +70,19 @@ def inner_tar(wnid, count, encode=bytes):
     return out.getvalue()
 
 
+def twice(name, data, size=None):
+    """Return a tar with a member twice, or once with a negative size."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        add(tar, name, data)
+        add(tar, name, data)
+    if size is None:
+        return out.getvalue()
+    info = tarfile.TarInfo(name)
+    info.size = size
+    return info.tobuf(tarfile.GNU_FORMAT) + out.getvalue()
+
+
 def make_devkit(path):
     truth = "".join(f"{number}\n" for number in TRUTH).encode()
     with tarfile.open(path, "w:gz") as tar:
@@ -256,6 +269,9 @@ TRAIN_TAR, KIT = "ILSVRC2012_img_train.tar", "ILSVRC2012_devkit_t12.tar.gz"
             "img_train.tar: the class n99999999 is not in the list of classes",
         ),
         (TRAIN_TAR, {"readme.txt": b"hello"}, "the member 'readme.txt' is not a class"),
+        (TRAIN_TAR, twice(f"{WNIDS[0]}.tar", b""), f"'{WNIDS[0]}.tar' is not a class such as"),
+        (TRAIN_TAR, twice("a.tar", b"", size=-1024), "img_train.tar: this archive is damaged"),
+        (TRAIN_TAR, {f"{WNIDS[0]}.tar": twice("a.JPEG", b"")}, "'a.JPEG' is there twice"),
     ],
 )
 def test_bad_sources_get_one_line(tmp_path, name, files, message, error_of):

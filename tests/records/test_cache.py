@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -67,8 +69,13 @@ def test_labels_are_cached_until_a_file_changes(tmp_path: Path, form: str) -> No
         assert sorted(open_source(root, "train", form).labels.tolist()) == sorted(labels)
         assert note(root).stat().st_mtime_ns == written
 
-    note(root).write_bytes(b"cut short while it was copied")
-    assert sorted(contents(root, form)) == wanted
+    with zipfile.ZipFile(note(root), "w") as file:
+        shape = b"{'descr': '<f8', 'fortran_order': False, 'shape': (9999999999999,), }\n"
+        file.writestr("state.npy", b"\x93NUMPY\1\0" + struct.pack("<H", len(shape)) + shape)
+    for damaged in (b"cut short while it was copied", b"", note(root).read_bytes()):
+        note(root).write_bytes(damaged)
+        assert sorted(contents(root, form)) == wanted
+        assert note(root).read_bytes() != damaged
 
 
 def test_records_and_shards_in_one_folder_have_separate_caches(tmp_path: Path) -> None:

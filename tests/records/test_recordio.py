@@ -179,6 +179,15 @@ def test_broken_index(tmp_path, text):
         Reader(tmp_path / "a.rec").labels()
 
 
+@pytest.mark.parametrize("offset", [2**62, 2**63 - 1])
+def test_an_index_far_beyond_the_file_needs_no_memory(tmp_path, offset):
+    write(tmp_path / "a", 2)
+    (tmp_path / "a.idx").write_text(f"0\t0\n7\t{offset}\n")
+    (tmp_path / "a.crc").unlink()
+    with pytest.raises(RecordError, match=r"a\.idx does not belong to it"):
+        Reader(tmp_path / "a.rec").labels()
+
+
 # -- checksums -----------------------------------------------------------------------------------
 
 

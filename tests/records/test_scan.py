@@ -291,6 +291,14 @@ def test_links_of_splits_and_record_files_that_point_to_nothing(root: Path) -> N
     assert f"{root}/train.rec" in told_by_verify(root)
 
 
+def test_names_of_files_do_not_reach_the_terminal_raw(
+    root: Path, capsys: pytest.CaptureFixture
+) -> None:
+    (root / "train/red/\x1b]0;owned\x07ä.txt").touch()
+    im2rec.main(["--list", "--recursive", str(root / "train"), str(root / "train")])
+    assert r"(red/\x1b]0;owned\x07\xe4.txt)" in capsys.readouterr().out
+
+
 KEYS = {
     "image_raw": {"image_raw": b"x", "label": 1},
     "image": {"image": b"x", "image/class/label": 1},

@@ -95,6 +95,19 @@ def test_a_turned_photo_is_predicted_upright(trained: Path, tmp_path: Path) -> N
         np.testing.assert_array_equal(*made["probabilities"])
 
 
+def test_a_checkpoint_with_damaged_metadata_is_one_line(
+    trained: Path, photos: Photos, rn50, tmp_path: Path
+) -> None:
+    for name in ("m-symbol.json", "m-0002.safetensors"):
+        shutil.copy(trained / name, tmp_path)
+    file = tmp_path / "m-0002.safetensors"
+    data = file.read_bytes()
+    assert data.count(b'\\"data_root\\":') == 1
+    file.write_bytes(data.replace(b'\\"data_root\\":', b'\\"data_root\\"x'))
+    error = rn50("predict", tmp_path / "m", "2", photos.files("val")[0]).error
+    assert f"checkpoint {file} is damaged" in error
+
+
 @pytest.mark.needs("engines")
 def test_openvino_gives_the_same_probabilities(trained: Path, tmp_path: Path) -> None:
     found = {}

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.numpy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -109,6 +110,20 @@ def test_any_flipped_bit_is_detected(tmp_path: Path, data: st.DataObject) -> Non
         assert str(file) in str(error)
     else:  # a flip that changes nothing, such as one in the header's padding
         assert same(found, small())
+
+
+@pytest.mark.parametrize("key", ["epoch", "identity", "position", "classes"])
+def test_senseless_metadata_is_passed_over(tmp_path: Path, key: str) -> None:
+    """Its checksum is right: another version may have written it."""
+    for epoch in (1, 2):
+        file = checkpoint.save(tmp_path / "m", small(epoch))
+    metadata, arrays = checkpoint.read(file, with_arrays=True)
+    metadata[key] = "{"
+    metadata["crc32"] = checkpoint.checksum(arrays, metadata)
+    file.write_bytes(safetensors.numpy.save(arrays, metadata))
+    found, (line,) = checkpoint.newest(tmp_path / "m")
+    assert found is not None and same(found, small(1))
+    assert line.startswith(f"passed over: checkpoint {file} is from a different version")
 
 
 class Six(Comm):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
-import os
 import shlex
 import signal
 import sys
@@ -237,7 +236,6 @@ def release_course(args: argparse.Namespace) -> None:
 def grade_class(args: argparse.Namespace) -> None:
     from workshop.course import grade
 
-    os.umask(0o077)  # marks are not for others on this machine
     folder, out = args.folder.absolute(), args.out.absolute()
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder")

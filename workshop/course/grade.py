@@ -37,8 +37,10 @@ from workshop.course.uploads import MAX_FILE, Cell, clean, code_cells
 
 START_S = 120  # for the kernel and the imports of a notebook, in addition to its exercises
 KEPT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH")  # environment variables
-BWRAP = ("bwrap --unshare-all --die-with-parent --new-session --cap-drop ALL"
-         " --ro-bind / / --tmpfs /run --tmpfs /tmp --dev /dev --proc /proc").split()  # fmt: skip
+# /run and /tmp hold sockets: of the session, Docker, ssh-agent, tmux. bwrap mounts at no link.
+BWRAP = ("bwrap --unshare-all --die-with-parent --new-session --cap-drop ALL --ro-bind / /"
+         f" --tmpfs {os.path.realpath('/run')} --tmpfs {os.path.realpath('/tmp')}"
+         " --dev /dev --proc /proc").split()  # fmt: skip
 NOTHING = {item.name: engine.Result(item.name, engine.NOT_ATTEMPTED, "it was not handed in.")
            for item in catalogue.EXERCISES}  # fmt: skip
 
@@ -109,7 +111,6 @@ def grade(folder: Path, page: Output, table_csv: Output, settings: Settings, job
         settings=settings, marks=engine.MARKS, when=time.strftime("%d %B %Y, %H:%M"),
         seconds=time.time() - begin,
     )  # fmt: skip
-    page.write(text)
     rows = [["learner", *NOTHING, "points", "of", "notes"]]
     for one in learners:
         is_formula = one.name.startswith(("=", "+", "-", "@"))  # to Excel
@@ -118,7 +119,12 @@ def grade(folder: Path, page: Output, table_csv: Output, settings: Settings, job
         rows.append([name, *points, "; ".join(one.notes)])
     lines = io.StringIO(newline="")
     csv.writer(lines).writerows(rows)
-    table_csv.write(f"\ufeff{lines.getvalue()}")  # by which Excel recognises UTF-8
+    before = os.umask(0o077)  # marks are not for others on this machine
+    try:
+        page.write(text)
+        table_csv.write(f"\ufeff{lines.getvalue()}")  # by which Excel recognises UTF-8
+    finally:
+        os.umask(before)
     if failures:
         raise UserError(
             f"{len(failures)} notebooks were not graded ({page.path} lists them): {failures[0]}"
@@ -177,16 +183,16 @@ def run_answers(pasted: list[Cell], settings: Settings) -> tuple[dict[str, engin
     mark, why = uuid.uuid4().hex, "Python ended: out of memory, or the answer ended it."
     with folder_of_an_answer() as place, tempfile.TemporaryFile() as log:
         nbformat.write(nbformat.v4.new_notebook(cells=made), Path(place, "given.ipynb"))
+        data, library = os.path.realpath(paths.data_home()), str(Path(__file__).parents[2])
         env = {name: os.environ[name] for name in KEPT if name in os.environ}
         env |= {"HOME": place, "TMPDIR": place, "RN50_RUNS": place, "RN50_CHECK": "record",
-                "RN50_DATA": str(paths.data_home()), "MPLBACKEND": "agg", "OMP_NUM_THREADS": "2",
+                "RN50_DATA": data, "MPLBACKEND": "agg", "OMP_NUM_THREADS": "2",
                 "CUDA_VISIBLE_DEVICES": "", processes.MARK: mark,
-                "PYTHONPATH": str(Path(__file__).parents[2]),
+                "PYTHONPATH": library,
                 **run.this_kernel(Path(place, "kernel"))}  # fmt: skip
-        root = paths.need_checkout()
-        # /run and /tmp hold the sockets of the session, of Docker, ssh-agent and tmux
-        box = [*BWRAP]
-        for path in (sys.prefix, sys.base_prefix, root, paths.data_home()):
+        root, box = paths.need_checkout(), [*BWRAP]
+        linked = (str(path) for path in Path(data).glob("*") if path.is_symlink())
+        for path in (sys.prefix, sys.base_prefix, str(root), library, data, *linked):
             box += ["--ro-bind-try", os.path.realpath(path), os.path.realpath(path)]
         hidden = [root / name for name in ("exercises/source", "tests", ".git")]
         hidden = [settings.uploads, *(path for path in hidden if path.is_dir())]
@@ -221,12 +227,13 @@ def run_answers(pasted: list[Cell], settings: Settings) -> tuple[dict[str, engin
 @contextlib.contextmanager
 def folder_of_an_answer() -> Iterator[str]:
     """Yield a temporary folder and remove it; Python's own way fails in 1,000 nested folders."""
-    place = tempfile.mkdtemp(prefix="rn50-grade-")
+    place = os.path.realpath(tempfile.mkdtemp(prefix="rn50-grade-"))
+    path = f"{os.defpath}:{os.environ.get('PATH', '')}"
     try:
         yield place
     finally:
         for words in (["chmod", "-R", "u+rwx"], ["rm", "-rf"]):  # neither follows links
-            subprocess.run([*words, place], env={"PATH": os.defpath}, stderr=subprocess.DEVNULL)
+            subprocess.run([*words, place], env={"PATH": path}, stderr=subprocess.DEVNULL)
 
 
 def results(path: Path, names: list[str], seconds: int) -> dict[str, engine.Result]:

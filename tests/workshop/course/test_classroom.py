@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import os
 import re
 import socket
+import stat
 import subprocess
 import sys
+import tempfile
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -135,16 +139,27 @@ def test_release_refuses_a_folder_in_use(rn50, tmp_path: Path) -> None:
 
 LOOP = "def frame(payload):\n    while True:\n        pass\n"
 MEMORY = "def slowdown(*anything):\n    return bytearray(2**34)\n"
-ENDS = "import os\ndef test_split(split):\n    os._exit(0)\n"
+ENDS = """
+import os
+def test_split(split):
+    for _ in range(1200):
+        os.mkdir("d")
+        os.chdir("d")
+    os.chmod(".", 0)
+    os._exit(0)
+"""
 ODD = "def frame(payload):\n    raise ValueError('=1+1\\n<script>half \\ud800 of\\x1b[2J')\n"
 READS = """
-import pathlib, socket
+import os, pathlib, socket
 def frame(payload):
-    seen = [name for name in pathlib.Path(PLACE).rglob("*")]
-    try:
-        return seen or socket.create_connection(("127.0.0.1", PORT), 2)
-    except OSError as error:
-        raise ValueError("closed in") from error
+    seen = [name for place in PLACES for name in pathlib.Path(place).glob("*")]
+    for address in ADDRESSES:
+        kind = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
+        if not socket.socket(kind).connect_ex(address):
+            seen.append(address)
+    os.listdir(os.environ["RN50_DATA"] + "/signs")
+    if not seen:
+        raise ValueError("closed in")
 """
 ESCAPES = """
 import os, time
@@ -154,6 +169,22 @@ if os.fork() == 0:
         time.sleep(600)
     os._exit(0)
 """
+
+
+@contextlib.contextmanager
+def curious(uploads: Path) -> Iterator[tuple[Book, dict[str, str]]]:
+    """An answer that looks for uploads, solutions and services, and data that it may read."""
+    places = [str(uploads), *(str(ROOT / name) for name in ("exercises/source", "tests", ".git"))]
+    for link, place in ("data", "disk"), ("disk/signs", "scratch"):
+        (uploads.parent / place).mkdir()
+        (uploads.parent / link).symlink_to(uploads.parent / place)
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(dir="/tmp"))
+        here = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        local = stack.enter_context(socket.create_server(f"{folder}/s", family=socket.AF_UNIX))
+        addresses = repr([here.getsockname(), local.getsockname()])
+        source = READS.replace("PLACES", repr(places)).replace("ADDRESSES", addresses)
+        yield answered("ex01.frame", source + ESCAPES), {"RN50_DATA": str(uploads.parent / "data")}
 
 
 def graded(uploads: Path, *flags: str, **env: str) -> tuple[str, dict[str, dict[str, str]]]:
@@ -182,6 +213,7 @@ def test_one_row_per_learner_whatever_an_upload_contains(tmp_path: Path) -> None
     cell(wrong, "answer", "ex01.order")["source"] = MEMORY
     save(where / "=odd<script>", wrong)
     ends = answered("ex01.leak", ENDS)
+    ends["cells"].append({"cell_type": "code", "metadata": {}, "source": "!ls\n" * 501})
     cell(ends, "answer", "ex01.frame")["source"] = ODD
     save(where / "ends", ends)
     helped = answered("ex01.frame", "def frame(payload):\n    return walk(payload)")
@@ -205,11 +237,14 @@ def test_one_row_per_learner_whatever_an_upload_contains(tmp_path: Path) -> None
     (where / "damaged.zip").write_bytes(data)
     Path(os.fsdecode(os.fsencode(where) + b"/M\xfcller")).mkdir()
     (where / ".hidden.ipynb").write_text("{}")
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = str(server.getsockname()[1])
-        source = READS.replace("PLACE", repr(str(where))).replace("PORT", port)
-        save(where / "curious", answered("ex01.frame", source + ESCAPES))
-        printed, found = graded(where, "--time-limit", "10", "--memory", "2", "--jobs", "2")
+    (tmp_path / "tmp").mkdir()
+    with curious(where) as (made, env):
+        save(where / "curious", made)
+        flags = ("--time-limit", "10", "--memory", "2", "--jobs", "2")
+        printed, found = graded(where, *flags, TMPDIR=str(tmp_path / "tmp"), **env)
+    assert not os.listdir(tmp_path / "tmp")
+    for name in ("class.html", "class.csv"):  # marks are not for others
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
     full = {"ex01.frame": "2", "ex01.order": "2", "ex01.leak": "2"}
     for who in ("Anna Äpfel", "ben"):
         assert full.items() <= found[who].items(), (printed, found[who])
@@ -240,12 +275,10 @@ def test_one_row_per_learner_whatever_an_upload_contains(tmp_path: Path) -> None
 def test_page_says_whether_bubblewrap_was_used(tmp_path: Path, boxed: bool) -> None:
     """Bubblewrap keeps uploads and network out of reach. No process is left with or without it."""
     where = tmp_path / "in"
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = str(server.getsockname()[1])
-        source = READS.replace("PLACE", repr(str(where))).replace("PORT", port)
-        save(where / "anna", answered("ex01.frame", source + ESCAPES))
+    with curious(where) as (made, env):
+        save(where / "anna", made)
         path = {} if boxed else {"PATH": str(Path(sys.executable).parent)}
-        printed, found = graded(where, **path)
+        printed, found = graded(where, **env, **path)
     page = (tmp_path / "class.html").read_text()
     assert ("Answers ran under bubblewrap" in page and "closed in" in page) == boxed, printed
     assert ("Answers ran without bubblewrap" in page) == (not boxed)

@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import tracemalloc
+import weakref
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -134,6 +136,52 @@ def test_everything_left_out_is_reported(tmp_path: Path) -> None:
     for why in ("link.ipynb is a link", "is encrypted", "File name too long"):
         assert why in notes, (why, notes)
     assert "notes.pdf" not in notes
+
+
+def test_an_upload_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    saved(tmp_path / "anna" / NAME, RIGHT)
+    (tmp_path / "ben").symlink_to("anna")
+    found = {one.name: judged(one.cells, one.notes) for one in learners_of(tmp_path, FRESH)}
+    right, notes = found["ben"]
+    assert found["anna"] == (True, "") and not right and "ben is a link" in notes
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2])
+def test_a_zip_that_lies_about_sizes_is_not_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: int
+) -> None:
+    with zipfile.ZipFile(tmp_path / "anna.zip", "w", method) as file:
+        file.writestr(NAME, bytes(2**25))
+    data = bytearray((tmp_path / "anna.zip").read_bytes())
+    for at in (22, data.rindex(b"PK\x01\x02") + 24):
+        data[at : at + 4] = (1000).to_bytes(4, "little")
+    (tmp_path / "anna.zip").write_bytes(data)
+    monkeypatch.setattr(uploads, "MAX_FILE", 2**20)
+    tracemalloc.start()
+    right, notes = work(tmp_path / "anna.zip")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert not right and f"{NAME} cannot be read, " in notes and peak < 2**24
+
+
+def test_one_notebook_of_many_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Cells(list[uploads.Cell]):
+        """A list that can be watched."""
+
+    cells_of, made, kept = uploads.cells_of, list[weakref.ref[Cells]](), list[int]()
+
+    def watched(file: uploads.File) -> Cells:
+        kept.append(sum(one() is not None for one in made))
+        cells = Cells(cells_of(file))
+        made.append(weakref.ref(cells))
+        return cells
+
+    monkeypatch.setattr(uploads, "cells_of", watched)
+    for day in range(1, 8):
+        saved(tmp_path / "anna" / f"{day}.ipynb", RIGHT if day == 4 else BLANK, day)
+    right, notes = work(tmp_path / "anna")
+    assert right and "ex01 is 4.ipynb; not graded: " in notes
+    assert kept == [0] + [1] * 6
 
 
 @pytest.mark.parametrize("name", ["cut.ipynb", "cut.zip"])
