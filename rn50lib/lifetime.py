@@ -68,6 +68,8 @@ def is_running(pid: int) -> bool:
         os.kill(pid, 0)
         with open(f"/proc/{pid}/stat", errors="replace") as file:
             return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    except OverflowError:  # no process has such a number
+        return False
     except OSError as error:  # macOS has no /proc
         return not isinstance(error, ProcessLookupError)
 

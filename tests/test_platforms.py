@@ -88,7 +88,7 @@ def test_without_proc_a_live_process_keeps_its_draft(monkeypatch, tmp_path: Path
     monkeypatch.setattr(lifetime, "open", absent, raising=False)
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    for pid in (os.getpid(), ended.pid):
+    for pid in (os.getpid(), ended.pid, 99999999999):
         (tmp_path / f".a.{pid}-ab.tmp.rec").touch()
     output._remove_drafts(tmp_path / "a.rec")
     assert os.listdir(tmp_path) == [f".a.{os.getpid()}-ab.tmp.rec"]

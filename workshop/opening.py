@@ -48,7 +48,10 @@ def start(number: str, profile: str = "auto") -> Session:
     plot.use()
     memories = [gpu.memory for gpu in machine.gpus if gpu.memory] if chosen == "gpu" else []
     memory = min(memories, default=FULL_GPU)
-    reason += f"; batches are smaller, for {memory / 2**30:.0f} GiB" * (memory < FULL_GPU)
+    checkout = paths.need_checkout()
+    sizes = profile_sizes(checkout, number, chosen, memory)
+    if sizes != profile_sizes(checkout, number, chosen):
+        reason += f"; batches are smaller, for {memory / 2**30:.0f} GiB"
     data, runs = paths.set_environment()
     root = data / ("roadsigns-ci" if chosen == "ci" else "roadsigns")
     if number.startswith("ex"):
@@ -56,9 +59,7 @@ def start(number: str, profile: str = "auto") -> Session:
     else:
         show_machine(machine, chosen, reason)
         session.ensure_data(root, chosen)
-    checkout = paths.need_checkout()
     results = expected.load(checkout / "notebooks" / "expected")
-    sizes = profile_sizes(checkout, number, chosen, memory)
     return session.open_session(Session(number, chosen, machine, root, runs, results, sizes))
 
 

@@ -75,7 +75,7 @@ def test_lab_listens_locally_and_needs_its_token(
 ) -> None:
     process, port, said = lab
     assert f"ssh -L {port}:localhost:{port} " in said
-    assert f"-p {port}:{port}" in said and f"make lab BIND=0.0.0.0 PORT={port}" in said
+    assert f"-p 127.0.0.1:{port}:{port}" in said and f"make lab BIND=0.0.0.0 PORT={port}" in said
     addresses = {
         connection.laddr.ip
         for connection in psutil.Process(process.pid).net_connections("tcp")

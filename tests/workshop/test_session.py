@@ -98,7 +98,7 @@ def test_sizes_that_a_notebook_reads_are_those_of_the_profiles_file(repository):
             yours = re.findall(r"\b([A-Z_]+)=\?", text)  # predictions
             read |= {x.lower() for x in re.findall(r"\$([A-Z_]+)", text) if x not in yours}
         sizes = opening.profile_sizes(repository, master.name.partition("_")[0], "cpu")
-        own = {*dir(session.Session), *vars(a_session()), "ranks", "seed", "data"}
+        own = {*dir(session.Session), *vars(a_session()), "ranks", "cores", "seed", "data"}
         assert read - own == set(sizes), master.name
 
 

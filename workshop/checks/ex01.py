@@ -202,7 +202,7 @@ LEAK_MISTAKES: tuple[compare.Mistake, ...] = (  # what a test accepts that misse
      "Compare the objects of the two lists, with names of many objects with several photos each."),
     (lambda names: (sorted(names)[: (cut := len(names) * 4 // 5)], sorted(names)[cut:]),
      "the sorted photos are cut at 80%, as if that never divided an object",
-     "With your names, the cut falls between two objects: give the first object another photo."),
+     "With your names, the cut falls between two objects: make up 41 objects, for example."),
     (damaged(lambda train, val: (train[:-1], val)), "a photo is in neither list",
      "Assert that the lists together contain every photo."),
     (damaged(lambda train, val: (train[:-1] + train[:1], val)),
