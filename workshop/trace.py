@@ -168,8 +168,8 @@ def read(file: Path) -> Steps:
             " step, and an export in on_trace_ready, as in the scripts' --trace"
         )
     if trace.get("deviceProperties") and not any(e.cat in ON_GPU for e in events):
-        print(f"{file.name} has no GPU kernels. If this ran on the GPU, the profiler cannot see them"
-              " (as in some WSL2), and these are the times in which they are started.")  # fmt: skip
+        print(f"{file.name} has no GPU kernels. If this ran on the GPU, the profiler cannot see"
+              " them (as in some WSL2), and these are the times to start them.")  # fmt: skip
     marks.sort(key=lambda event: event.begin)
     main = marks[0].lane
     last = max(e.end for e in [*marks, *(e for e in events if e.cat in ON_GPU)])
