@@ -101,9 +101,13 @@ def _remove_drafts(target: Path) -> None:
         match = pattern.fullmatch(name)
         if match and not is_running(int(match[1])):
             draft = target.with_name(name)
-            with contextlib.suppress(OSError), open(draft, "rb") as file:  # removed meanwhile
-                if lock_open(file.fileno(), draft, wait=False):
-                    draft.unlink()
+            with contextlib.suppress(OSError):  # it has been removed, or is not a file
+                opened = os.open(draft, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+                try:
+                    if lock_open(opened, draft, wait=False):
+                        draft.unlink()
+                finally:
+                    os.close(opened)
 
 
 def refuse_others(out: Path, is_ours: Callable[[str], object] = lambda name: False) -> None:

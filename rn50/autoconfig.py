@@ -463,7 +463,7 @@ def best_dtype(machine: Machine, recipe: str, backend: str) -> tuple[str, str]:
         for dtype in half if backend == "torch" else ("bfloat16",):
             if not unsupported_reason(dtype, machine):
                 return dtype, f"the GPU's Tensor Cores compute in {dtype}"
-        if backend != "torch" and not unsupported_reason("float16", machine):
+        if half and backend != "torch" and not unsupported_reason("float16", machine):
             return "float32", "this GPU has Tensor Cores for float16 only, which is for PyTorch"
         return "float32", "the GPU has no Tensor Cores for fewer bits"
     if machine.bfloat16:

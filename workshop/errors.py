@@ -22,7 +22,8 @@ HINTS = {  # what a failed script printed, and what to do
     r"Tensor is required to be contiguous": "Horovod broadcasts no weights in channels last:"
     " convert the images only",
     r"Target \d+ is out of bounds": "do the labels count from 1, as in shards? Subtract 1",
-    r"out of memory": "shut down the other notebooks that use this GPU, or use smaller batches",
+    r"(?i)cuda.*\n?.*out of memory": "shut down the other notebooks that use this GPU, or use"
+    " smaller batches",
     r"num_samples=0": "there are no images in train/CLASS: is --data right?",
 }
 FRAMES = re.compile(r"^(Stacktrace \(\d+ entries\):|\[frame \d+\].*)\n?", re.M)  # of DALI's C++

@@ -63,7 +63,7 @@ def refuse(*rows: tuple[Any, str, str]) -> None:
 
 
 class TooLong(BaseException):
-    """An answer that still runs at its time limit; `except Exception` does not catch it."""
+    """An answer that exceeds a limit of time or memory; `except Exception` does not catch it."""
 
 
 @contextlib.contextmanager

@@ -74,7 +74,8 @@ def judge(name: str, answer: Any) -> Result:
         with compare.time_limit() if limited else contextlib.nullcontext():
             said = exercise.check(answer)
     except compare.TooLong as error:
-        then = f"{own_frame(error, answer)} {compare.ENDLESS} {hint}".strip()
+        remedy = "Look for a loop that does not end." if "GiB" in str(error) else compare.ENDLESS
+        then = f"{own_frame(error, answer)} {remedy} {hint}".strip()
         return Result(name, ERROR, f"a limit: {error}.", then)
     except compare.Wrong as problem:
         then = f"{problem.remedy} {hint}"

@@ -153,7 +153,7 @@ def _in_turns(reads: list[int]) -> int:
     compare.refuse(
         (not reads, "nothing is read.", "Call read(i) for every record."),
         (cut_off and len({reads.count(number) for number in range(RECORDS)}) == 1,
-         "the two orders are mixed: one begins before the other is done.",
+         "the two orders are mixed, or a record is read twice in a row.",
          "In each turn, read all records in order, then all at random: a jump takes time."),
         (cut_off, "some records are read more often than others.",
          "Read each record once in each order: range(records), and a random.sample of it."),
