@@ -102,10 +102,11 @@ def _remove_drafts(target: Path) -> None:
         if match and not is_running(int(match[1])):
             draft = target.with_name(name)
             with contextlib.suppress(OSError):  # it has been removed, or is not a file
-                opened = os.open(draft, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+                # NFS locks only what is open for writing; a pipe would wait, a link lead elsewhere
+                opened = os.open(draft, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW)
                 try:
-                    if lock_open(opened, draft, wait=False):
-                        draft.unlink()
+                    fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held, or no locks here
+                    draft.unlink()
                 finally:
                     os.close(opened)
 

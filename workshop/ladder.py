@@ -48,7 +48,8 @@ GAPS = {  # the line before each part of train.py that you write in notebook 02,
     'with record_function("update"):': "change the weights",
 }
 MISTAKES = (  # that cost no time: what a script has, what it lacks, and the remedy
-    (r"output_layout *= *.HWC", r"permute\( *0, *3, *1, *2 *\)|movedim\(",
+    (r"output_layout *= *.HWC",
+     r"permute\([^)]*\b0, *(3|-1), *1, *2\b|move(dim|axis)\(|rearrange\(",
      "The model takes (N, C, H, W): permute(0, 3, 1, 2) keeps height and width apart."),
     (r"DistributedSampler\(", r"set_epoch\(",
      "Every epoch has the same order: call sampler.set_epoch(epoch) before each epoch."),

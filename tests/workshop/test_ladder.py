@@ -105,6 +105,7 @@ LABEL = r'(data\["image/class/label"\]) - 1'
             "permute(0, 3, 1, 2) keeps",
         ),
         ("5_tuned_ddp", r"permute\(0, 3, 1, 2\)", "movedim(-1, 1)", ""),
+        ("5_tuned_ddp", r"permute\(0, 3, 1, 2\)", "permute([0, -1, 1, 2])", ""),
     ],
 )
 def test_mistakes_that_cost_no_time_are_reported(

@@ -270,7 +270,7 @@ def test_trace_of_the_check_has_decimals_like_a_real_one():
 LOOPS = [
     ("pass", "still running after"),
     ("try: batch += 1\n        except Exception: pass", "still running after"),
-    ("rows.append(bytes(10**6))", "more than 0.5 GiB of memory"),
+    ("rows.append(b'1' * 10**6)", "more than 0.5 GiB of memory"),
 ]
 
 
