@@ -18,6 +18,7 @@ from rn50lib import hardware
 from rn50lib.errors import UserError
 from rn50lib.hardware import Gpu
 from tests.conftest import clean_environment
+from tests.launch import fake_gpus
 from tests.support import bound_by_permissions
 from workshop import expected, opening, output, paths, session
 from workshop.course import build
@@ -88,6 +89,16 @@ def test_sizes_come_from_the_profiles_file(tmp_path):
     file.write_text('"02":\n  batch: 4\n')
     with pytest.raises(UserError, match="batch needs a value for cpu"):
         opening.profile_sizes(tmp_path, "02", "ci")
+
+
+def test_a_slice_of_a_gpu_is_named_and_takes_smaller_batches(tmp_path):
+    code = "import os, workshop as w; s = w.start('ex05', 'gpu')\n"
+    code += "print(os.environ['CUDA_VISIBLE_DEVICES'], s.batch)"
+    sliced = fake_gpus.A100 | fake_gpus.slices(("1g.10gb", 10, "MIG-7c3e"))
+    folders = {"RN50_DATA": str(tmp_path / "data"), "RN50_RUNS": str(tmp_path / "runs")}
+    env = clean_environment(**folders, **fake_gpus.environment([sliced]))
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1:] == ["MIG-7c3e 8"], done.stderr
 
 
 def test_sizes_that_a_notebook_reads_are_those_of_the_profiles_file(repository):
