@@ -283,7 +283,7 @@ def choose_dali(cuda: int | None, asked: str) -> str | None:
         return None if asked == "none" else asked
     where = (platform.system(), platform.machine())
     if where == ("Linux", "x86_64"):
-        return DALI_WHEELS["cuda120" if (cuda or 0) >= 12 else "cuda110"]  # 130 has no V100
+        return DALI_WHEELS["cuda120" if (cuda or 0) >= 12 else "cuda110"]  # cuda130: no V100s
     return DALI_WHEELS["cuda130"] if where == ("Linux", "aarch64") and (cuda or 0) > 12 else None
 
 
