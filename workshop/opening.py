@@ -86,7 +86,7 @@ def profile_sizes(
 ) -> dict[str, Any]:
     """Return the sizes of a notebook under a profile; one that is not listed is that of cpu.
 
-    On a GPU with less `memory`, in bytes, than FULL_GPU, those under `halved` are as much smaller.
+    On a GPU with less `memory` than FULL_GPU bytes, those under `halved` are halved, once or more.
 
     Raises UserError if a size has no value for cpu.
     """
