@@ -36,6 +36,7 @@ DALI_WHEELS = {  # the newest wheel of each name that contains DALI itself
     "cuda120": "nvidia-dali-cuda120==2.4.0",
     "cuda130": "nvidia-dali-cuda130==2.4.0",
 }
+ROOM = 6e9  # the packages for a CPU, and the largest wheel; those for CUDA take more
 # Builds of one package share a folder, so the ones that were not chosen are removed.
 RIVALS = ["tensorflow", "tensorflow-cpu", *(f"nvidia-dali-{name}" for name in DALI_WHEELS)]
 # The DALI for CUDA 12 brings these; the one for CUDA 13 has its own, with files of the same names.
@@ -118,6 +119,8 @@ class Setup:
             optional: list[str] = []
         else:
             lines, optional, keras, notes = missing(kept, cuda, dali, add)
+        if kept is None and not self.plan:
+            self.room()
         self.create(kept is not None)
         text = "\n".join([*lines, *optional, *keras, *(kept or [])])
         inputs = (text, (ROOT / "pyproject.toml").read_text(), platform.python_version(), str(ROOT))
@@ -143,6 +146,16 @@ class Setup:
             return
         sys.stdout.flush()
         subprocess.run(command, check=True, env={**os.environ, "PIP_NO_INPUT": "1"})
+
+    def room(self) -> None:
+        """Raise SetupError if a first set-up does not fit on the disk: pip would fail later."""
+        place = next(folder for folder in (self.venv, *self.venv.parents) if folder.exists())
+        free = shutil.disk_usage(place).free
+        if free < ROOM and not (self.state / "packages").exists():
+            raise SetupError(
+                f"{free / 1e9:.1f} GB are free at {place}; the packages need more than"
+                f" {ROOM / 1e9:.0f}: make room, or clone the project to a larger disk"
+            )
 
     def create(self, over_base: bool) -> None:
         """Make the virtual environment, unless one of this Python and kind exists already."""

@@ -138,6 +138,22 @@ def test_a_newer_python_looks_for_one_of_the_pins_or_says_how_to_get_one(
         assert done.stdout == f"{folder}\n", done.stderr
 
 
+@pytest.mark.needs("two_hosts")  # a file system of its own for one command
+def test_a_disk_that_is_too_small_is_an_error_before_anything_is_installed(
+    repository: Path, base: Path, tmp_path: Path
+) -> None:
+    mount = 'mount -t tmpfs -o size=1g none "$1" && exec "$2" "$3" --venv "$1/v"'
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", mount, "sh",
+         tmp_path, base / "bin" / "python", repository / "scripts" / "setup.py"],
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PIP_NO_INDEX": "1"},
+        capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith(f"error: 1.1 GB are free at {tmp_path}; the packages need more")
+    assert not done.stdout
+
+
 @pytest.mark.acceptance  # test_container_frameworks_survive has a whole set-up, and a second one
 def test_only_a_changed_list_is_installed_again(
     repository: Path, base: Path, tmp_path: Path
