@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -132,8 +133,9 @@ class Dali:
             exec_async=self.ahead,
             prefetch_queue_depth=BATCHES_AHEAD if self.ahead else 1,
         )
-        share = pipeline.share_outputs
-        pipeline.share_outputs = lambda: refuse_turned(*share())
+        share, this = type(pipeline).share_outputs, weakref.proxy(pipeline)
+        # a method of the pipeline would keep it, with its threads and buffers, after its epoch
+        pipeline.share_outputs = lambda: refuse_turned(*share(this))
         try:
             return DALIGenericIterator(
                 pipeline,

@@ -5,6 +5,7 @@ Truth is plain Pillow, and the recipe's way to draw crops.
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import shutil
@@ -129,6 +130,24 @@ def test_ranks_draw_their_own_crops(textured: Path) -> None:
 
 
 # --- order ----------------------------------------------------------------------------------------
+
+
+def test_the_pipelines_of_past_epochs_are_gone(textured: Path) -> None:
+    """Each has threads and buffers, those of a GPU too; Python's collector may come much later."""
+    from nvidia.dali import Pipeline
+
+    config = full(loader="dali", batch_size=4, num_epochs=6)
+    loader = open_pipeline(config, open_source(textured, "train", "files"), "train", 0, 1)
+    others = sum(isinstance(thing, Pipeline) for thing in gc.get_objects())
+    gc.disable()
+    try:
+        for epoch in range(6):
+            assert len(list(loader.epoch(epoch))) == len(loader)
+            here = sum(isinstance(thing, Pipeline) for thing in gc.get_objects()) - others
+            assert here <= 2  # this epoch's and the next one's
+    finally:
+        gc.enable()
+        loader.close()
 
 
 @pytest.mark.parametrize("split", ["train", pytest.param("val", marks=pytest.mark.acceptance)])
