@@ -31,7 +31,7 @@ from rn50lib.files import (
     read_json,
     write_file,
 )
-from rn50lib.metrics import NO_SUMS
+from rn50lib.metrics import DIVERGED, NO_SUMS
 from rn50lib.resnet import Network
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ class Checkpoint:
     metrics: dict[str, list]
     loss_scale: dict[str, float] = field(default_factory=dict)  # `TrainStep.loss_scale_state`
     position: TrainProgress = field(default_factory=TrainProgress)  # within the next epoch
+    seconds: dict[str, float] = field(default_factory=dict)  # the report's, of all starts
     classes: Classes | None = None  # None is written for weights whose classes have no names
 
 
@@ -134,6 +135,8 @@ class CheckpointManager:
             return 0, TrainProgress()  # --num-epochs passes, each over all images
         for key, values in report.metrics.items():
             values += found.metrics.get(key, [])
+        report.total_duration = found.seconds.pop("total", 0.0)
+        report.env["seconds"] = found.seconds
         epochs_done = "1 epoch is" if found.epoch == 1 else f"{found.epoch} epochs are"
         images = found.position.images
         more = f", and {images} images of the next" if images else ""
@@ -184,16 +187,25 @@ class CheckpointManager:
         return self.enabled and (last or finished % self.config.save_period == 0)
 
     def save(self, epoch: int, position: TrainProgress, step: TrainStep, report: Report) -> None:
-        """Write a checkpoint and remove those that it replaces. All ranks call this."""
+        """Write a checkpoint and remove those that it replaces. All ranks call this.
+
+        Raises UserError if the weights are not finite.
+        """
         arrays = step.state()
         if position.images:
             arrays = self.with_bn_stats_of_ranks(arrays)
+        if not all(np.isfinite(array).all() for array in arrays.values()):
+            raise UserError(
+                f"the weights are not finite in epoch {epoch + bool(position.images)}: training has"
+                f" {DIVERGED}; the earlier checkpoints are untouched"
+            )
         if self.comm.rank == 0:
             metrics = {key: values[:epoch] for key, values in report.metrics.items()}
-            given, scale = self.config.to_dict(), step.loss_scale_state()
+            seconds = {"total": report.total_duration, **report.env.get("seconds", {})}
             written = Checkpoint(
-                epoch, arrays, self.fingerprint, given, metrics, scale, position, self.classes
-            )
+                epoch, arrays, self.fingerprint, self.config.to_dict(), metrics,
+                step.loss_scale_state(), position, seconds, self.classes,
+            )  # fmt: skip
             save(self.prefix, written)
             self.prune((epoch, position.images), report)
         self.comm.barrier()
@@ -387,6 +399,9 @@ def load(prefix: str | Path, epoch: int, images: int = 0) -> Checkpoint:
             metrics=json.loads(metadata["metrics"]),
             loss_scale=json.loads(metadata["scaling"]),
             position=TrainProgress(**json.loads(metadata["position"])),
+            seconds={
+                k: float(s) for k, s in dict(json.loads(metadata.get("seconds", "{}"))).items()
+            },
             classes=classes_in(metadata, len(arrays.get("fc.bias", ())), file),
         )
     except (KeyError, TypeError, ValueError) as error:
@@ -508,6 +523,7 @@ def save(prefix: str | Path, checkpoint: Checkpoint) -> Path:
         "experiment": json.dumps(checkpoint.config, sort_keys=True),
         "metrics": json.dumps(checkpoint.metrics, allow_nan=False),
         "scaling": json.dumps(checkpoint.loss_scale, sort_keys=True),
+        "seconds": json.dumps(checkpoint.seconds),
     }
     if checkpoint.classes is not None:
         metadata["classes"] = json.dumps(checkpoint.classes.to_dict())

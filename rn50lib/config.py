@@ -212,8 +212,8 @@ class TrainConfig:
         also="--epochs --epoch --run-epochs --max-epochs")]
     lr: Annotated[float, Flag(
         "recipe", "learning rate at a global batch of 256, scaled linearly to yours", "first",
-        low=0, names="-l --lr", metavar="RATE", also="--learning-rate --lr-base --lr-base-size"
-        " --lr-base-scale")]
+        low=0, high=1e30, names="-l --lr", metavar="RATE", also="--learning-rate --lr-base"
+        " --lr-base-size --lr-base-scale")]
     warmup_epochs: Annotated[float, Flag(
         "recipe", "epochs over which the rate rises from 0", "trick", low=0,
         chosen="the recipe's, scaled to --num-epochs", also="--lr-warmup-epochs --warmup-strategy"

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rn50lib.progress import Progress
 
 NO_SUMS = (0.0,) * len(SUMS)
+DIVERGED = "diverged; lower --lr, lengthen --warmup-epochs or use --dtype float32"
 
 
 def metric_sums(sums: np.ndarray, comm: Comm) -> dict[str, float | None]:
@@ -98,8 +99,7 @@ class Meter:
         if not math.isfinite(sums[0]):
             raise UserError(
                 f"the loss is {sums[0]} in epoch {self.progress.epoch + 1}, step {self.steps}:"
-                " training has diverged; lower --lr, lengthen --warmup-epochs or use --dtype"
-                " float32"
+                f" training has {DIVERGED}"
             )
         if not show or self.steps == self.read_at:
             return

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
+import math
 import signal
 import socket
 import time
@@ -44,7 +45,7 @@ class Run:
     preemption: lifetime.Preemption
     progress: Progress
     report: Report
-    begin: float  # when total_duration starts
+    begin: float  # when total_duration starts: earlier if the run is resumed
     position: TrainProgress = field(default_factory=TrainProgress)  # within the epoch
     unsaved_s: float = 0.0  # seconds of training since the latest checkpoint of a whole epoch
     # of training, by where they went
@@ -79,6 +80,8 @@ def train(resolved: Resolved, run_dir: Path | None) -> int:
         report, checkpoints, first_epoch = run.report, run.checkpoints, 0
         if run.step.saves:
             first_epoch, run.position = checkpoints.restore(run.step, report, run.progress)
+            run.begin -= report.total_duration  # of the starts before this one
+            run.seconds |= report.env.get("seconds", {})
         if run.comm.rank == 0 and checkpoints.enabled:
             checkpoint.write_symbol(checkpoints.prefix, checkpoints.net)
         file = config.report or (run_dir / "report.json" if run_dir else None)
@@ -87,7 +90,7 @@ def train(resolved: Resolved, run_dir: Path | None) -> int:
         with run.preemption:
             for epoch in range(first_epoch, config.num_epochs):
                 run_epoch(run, epoch)
-                report.total_duration = time.perf_counter() - run.begin
+                note_time(run)
                 write_report(run, file)
         if checkpoints.enabled:
             print_best_epoch(run)
@@ -157,18 +160,17 @@ def run_epoch(run: Run, epoch: int) -> None:
         run.unsaved_s += (metrics.get("time") or 0) * len(run.pipelines["train"])
         if checkpoints.enabled and not config.no_val and run.unsaved_s > UNSAVED_S:
             # a damaged validation image must not cost more training than that
-            checkpoints.save(epoch, run.position, run.step, report)
+            save(run, epoch)
             run.unsaved_s = 0.0
         checkpoints.reduce_bn_stats(run.step)
     if "val" in run.pipelines:
         report.add("val", evaluate(run, epoch))
     run.position = TrainProgress()
     if checkpoints.is_due(epoch + 1):
-        checkpoints.save(epoch + 1, run.position, run.step, report)
+        save(run, epoch + 1)
         run.unsaved_s = 0.0
     if epoch + 1 == config.num_epochs:
         check_weights_are_equal(run)
-    report.env["seconds"] = {part: round(s, 3) for part, s in run.seconds.items()}
     latest = {key: values[-1] for key, values in report.metrics.items() if values}
     run.progress.epoch_done(epoch, config.num_epochs, latest, time.perf_counter() - begin)
 
@@ -220,7 +222,7 @@ def evaluate(run: Run, epoch: int) -> dict[str, float | None]:
         run.step.eval_step(batch)
         meter.step_done()
         if run.preemption.should_stop():
-            run.checkpoints.save(epoch, run.position, run.step, run.report)
+            save(run, epoch)
             exit_by_sigterm(run, epoch)
     return meter.finish(show=False)
 
@@ -253,9 +255,21 @@ def after_update(run: Run, epoch: int, meter: Meter, last: bool) -> None:
     stop = run.preemption.should_stop()
     if due or stop:
         position.sums = meter.sums_of_all()
-        run.checkpoints.save(epoch, position, run.step, run.report)
+        save(run, epoch)
     if stop:
         exit_by_sigterm(run, epoch)
+
+
+def save(run: Run, epoch: int) -> None:
+    """Write a checkpoint after `epoch` whole epochs, with the time that the run has taken."""
+    note_time(run)
+    run.checkpoints.save(epoch, run.position, run.step, run.report)
+
+
+def note_time(run: Run) -> None:
+    """Report the time up to now, in all starts of the run, and that of training by part."""
+    run.report.total_duration = time.perf_counter() - run.begin
+    run.report.env["seconds"] = {part: round(s, 3) for part, s in run.seconds.items()}
 
 
 def exit_by_sigterm(run: Run, epoch: int) -> NoReturn:
@@ -288,8 +302,11 @@ def check_weights_are_equal(run: Run) -> None:
         return
     arrays = run.step.state()
     weights = {n: a for n, a in arrays.items() if "/" not in n and ".running_" not in n}
-    largest = run.report.env["weights_apart"] = max_difference(weights, run.comm)
-    if largest:
+    largest = max_difference(weights, run.comm)
+    run.report.env["weights_apart"] = largest if math.isfinite(largest) else None
+    if not math.isfinite(largest):
+        run.progress.say("the weights are not finite: training has diverged in its last update")
+    elif largest:
         run.progress.say(
             f"the ranks' weights differ by up to {largest:.3g}: they did not start alike, or their"
             " gradients were not averaged; the checkpoint is rank 0's alone"

@@ -122,7 +122,10 @@ def gather(text: str, comm: Comm) -> list[str]:
 
 
 def max_difference(arrays: dict[str, np.ndarray], comm: Comm) -> float:
-    """Return, on every rank, the largest difference between any rank's arrays and rank 0's."""
+    """Return, on every rank, the largest difference between any rank's arrays and rank 0's.
+
+    It is NaN if a difference is.
+    """
     first = comm.broadcast(arrays)
-    mine = max(float(np.abs(arrays[name] - first[name]).max()) for name in arrays)
-    return float(comm.stack(np.array([mine])).max())
+    mine = np.array([np.abs(arrays[name] - first[name]).max() for name in arrays])
+    return float(comm.stack(mine).max())

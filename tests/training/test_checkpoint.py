@@ -112,7 +112,7 @@ def test_any_flipped_bit_is_detected(tmp_path: Path, data: st.DataObject) -> Non
         assert same(found, small())
 
 
-@pytest.mark.parametrize("key", ["epoch", "identity", "position", "classes"])
+@pytest.mark.parametrize("key", ["epoch", "identity", "position", "seconds", "classes"])
 def test_senseless_metadata_is_passed_over(tmp_path: Path, key: str) -> None:
     """Its checksum is right: another version may have written it."""
     for epoch in (1, 2):

@@ -449,6 +449,30 @@ def test_a_diverged_loss_is_an_error_and_leaves_no_checkpoint(rn50: Run, photos:
     assert checkpoint.epochs("m") == [] and not Path("r.json").exists()
 
 
+def test_weights_that_the_last_update_ruins_are_not_written(rn50: Run, photos: Photos) -> None:
+    """The loss of that step, before the update, is finite."""
+    ended = rn50("train", "--data-root", photos.root, *RUN, "--benchmark-iters", "2", "--no-metrics",
+                 "--lr", "1e30", "--warmup-epochs", "0", "--model-prefix", "m")  # fmt: skip
+    assert ended.status == 2
+    (error,) = [line for line in ended.err.splitlines() if line.startswith("error: ")]
+    assert "the weights are not finite in epoch 1" in error and "--lr" in error
+    assert checkpoint.epochs("m") == []
+
+
+def test_durations_of_a_resumed_run_count_all_its_starts(rn50: Run, photos: Photos) -> None:
+    def trained(epochs: int) -> tuple[float, dict[str, float]]:
+        flags = ("-e", str(epochs), "--model-prefix", "m", "--resume", "--report", "r.json")
+        assert rn50("train", "--data-root", photos.root, *TINY, *flags).status == 0
+        report = strict_json(Path("r.json"))
+        return report["total_duration"], report["env"]["seconds"]
+
+    first, parts = trained(2)
+    assert trained(2) == (pytest.approx(first, abs=0.1), parts)  # nothing is left to do
+    total, now = trained(3)
+    assert total > first + sum(now.values()) - sum(parts.values())
+    assert now["data"] > parts["data"] and now["step"] > parts["step"]
+
+
 def test_a_paced_step_measures_speed_and_writes_no_weights(
     rn50: Run, photos: Photos, tmp_path: Path
 ) -> None:
