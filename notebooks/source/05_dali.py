@@ -79,11 +79,11 @@ print(f"Waiting is {waiting:.0%} of a traced step. Without it: {1 / (1 - waiting
 #
 # The headroom is the median of the ratios in the five turns, so it can differ from the ratio of the two speeds below it. It leaves out the start of each epoch, when workers start again: in long epochs, that hardly matters. If the ends of the range differ by a factor of 2 or more, something else was running: close it, and run the cell again. If your headroom is below about 1.1, leave the loader alone. **Otherwise**, set `WORKERS` to your number of cores, but at most 12, and run the cell again (on a GPU, this can take a minute or more, because epochs are short); on a CPU, workers take cores from the step. If there is still a lot of headroom, [docs/troubleshooting.md](../docs/troubleshooting.md#the-gpu-waits-for-data-or-dali-is-not-faster) shows how to find the slow part.
 #
-# A **recorded H100** (batch 128, 12 workers, each run once) had headroom: rung 2 trained at 1,089 images/s with Pillow, rung 3 at 1,735 with DALI. DALI is not a perfect loader, so rung 2's headroom was at least about 1.6, including its workers' start every 18 steps.
+# A **recorded H100** (batch 128, 12 workers, each run once) had headroom: rung 2 trained at 1,089 images/s with Pillow, rung 3 at 1,735 with DALI, reading JPEG files, not yet shards. DALI is not a perfect loader, so rung 2's headroom was at least about 1.6, including its workers' start every 18 steps.
 #
 # ## A simulated V100: the cheap fixes first
 #
-# Without a GPU, your step is so slow that the loader hardly matters. So from here to your next rung, a **simulated V100** takes its place: it sleeps for as long as a V100 would need for the batch at its published 1,443 images/s (the loop's overhead adds a little). If you have a GPU, it runs both passes of ResNet-50 in mixed precision instead.
+# Without a GPU, your step is so slow that the loader hardly matters. So from here to your next rung, a **simulated V100** takes its place: it sleeps for as long as a V100 would need for the batch at its published 1,443 images/s (the loop's overhead adds a little). If you have a GPU, your GPU runs both passes of ResNet-50 in mixed precision instead.
 #
 # Before you replace a loader, configure it. Here is an ordinary one: `DataLoader` with Pillow, and your script's random crop. The loaders take **turns**, so a change in the machine's load affects all of them.
 
@@ -324,7 +324,7 @@ if DALI:
         "CPU": decoding(whole, "cpu"),
         "CPU, only the crop": decoding(only_crop, "cpu"),
     }
-    if device.type == "cuda":  # these rows have not run on a GPU yet
+    if device.type == "cuda":  # the authors have not timed these rows
         decoders["mixed"] = decoding(whole, "mixed")
         decoders["mixed, only the crop"] = decoding(only_crop, "mixed")
     rates = in_turns(decoders, step)
@@ -391,7 +391,7 @@ session.note("fastest_loader", note, "", "Fastest loader")
 #
 # ## Your own step again: one more rung
 #
-# On a few cores, a faster `DataLoader` may be the better choice. But of the three, only DALI can decode on a GPU, so it is your next rung, and notebooks 06 and 08 build on it. Write the two functions that turn your `runs/train.py` into a script that reads your shards with DALI, without mirroring. Normalise last, because it turns each byte into a 4-byte float.
+# With only a few cores, a faster `DataLoader` may be the better choice. But of the three, only DALI can decode on a GPU, so it is your next rung, and notebooks 06 and 08 build on it. Write the two functions that turn your `runs/train.py` into a script that reads your shards with DALI, without mirroring. Normalise last, because it turns each byte into a 4-byte float.
 
 
 # %%
@@ -457,7 +457,7 @@ for rung, report in found.items():
     print(f"{rung}: input is {waiting:.1%} of a step; without: {1 / (1 - waiting):.2f} × the speed")
 
 # %% [markdown]
-# If the ends of DALI's range over rung 2 differ by a factor of 2 or more, something else was running: run the cell again. If DALI's script would gain less than about 10% without waiting for input, leave the input alone. If it would gain more, give DALI more threads, or decode on the GPU. If the rungs differ clearly although neither waits, one loader takes more of the step's cores, or of its GPU, than the other. The time spent waiting does not show that; the headroom, measured with a cached batch, does.
+# The figure's ratio is again the median of the turns' ratios, so it can disagree with the bars. If the ends of DALI's range over rung 2 differ by a factor of 2 or more, something else was running: run the cell again. If DALI's script would gain less than about 10% without waiting for input, leave the input alone. If it would gain more, give DALI more threads, or decode on the GPU. If the rungs differ clearly although neither waits, one loader takes more of the step's cores, or of its GPU, than the other. The time spent waiting does not show that; the headroom, measured with a cached batch, does.
 #
 # ## Key takeaways
 #

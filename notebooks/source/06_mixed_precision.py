@@ -460,7 +460,7 @@ shown = ("float16", "bfloat16", "compiled")
 session.expect({f"h100.{name}.ips": yours.get(name) for name in shown})
 
 # %% [markdown]
-# Use the ratios per turn to compare rows. If the MFU is lower in 16 bits, the other layers gain less than the peak does, or the convolutions reach less of it. On a GPU, cuDNN often converts NCHW around a convolution, because its kernels for Tensor Cores want channels last; notebook 08 adds that layout to your script. On the recorded H100, whose steps include the update, `bfloat16` was slower than `float16`, because its batch-norm kernels were.
+# Use the ratios per turn to compare rows. If the MFU is lower in 16 bits, the other layers gain less than the peak does, or the convolutions reach less of it. On a GPU, cuDNN often converts NCHW around a convolution, because its kernels for Tensor Cores want channels last; notebook 08 adds that layout to your script. On the recorded H100, whose steps include the update, `bfloat16` was slower than `float16`, because of its batch-norm kernels.
 #
 # ## Trace two precisions
 #
@@ -523,7 +523,7 @@ for name, its_turns in traces.items():
         print(f"{name} took twice as long as in the last table: the machine is busy. Run it again.")
 
 # %% [markdown]
-# The count assumes arithmetic as fast as a large matrix product, and memory as fast as a copy. Compare it with the fastest turns. A kind that takes much longer reaches neither limit. If *convolution* takes far less, its peak was measured too low. If another kind does, its traffic is overestimated: on a CPU, its arrays stay in the cache, so halving the traffic gains little; on a GPU, kernels that mostly read can be faster than a copy.
+# The count assumes arithmetic as fast as a large matrix product, and memory as fast as a copy. Compare it with the fastest turns. A kind that takes much longer reaches neither limit. If *convolution* takes far less, the peak was measured too low. If another kind does, its traffic is overestimated: on a CPU, its arrays stay in the cache, so halving the traffic gains little; on a GPU, kernels that mostly read can be faster than a copy.
 #
 # Next, compare with a recorded H100; then apply your count to the V100: **predict** the gain from 8 times the arithmetic alone, and from half the traffic alone.
 
@@ -665,7 +665,7 @@ else:
 workshop.ladder.figure("4_amp")
 
 # %% [markdown]
-# Overlapping ranges cannot refute the formula. Otherwise, subtract the optimizer's time (first table) from both printed times, and divide: this is the passes' factor in your script (smaller batch on GPUs). On two CPU cores, race and formula differed by up to 10%. If a range is very wide, rerun *Compare all precisions*, then the cell above. Bars show medians of different turns. The square is a recorded H100, from 1,735 to 2,530 images/s: batch 128, from JPEG files.
+# Overlapping ranges cannot refute the formula. Otherwise, subtract the optimizer's time (first trace) from both printed times, and divide: this is the gain of your script's passes (on GPUs: smaller batch, DALI decodes meanwhile). On two CPU cores, race and formula differed by up to 10%. If a range is very wide, rerun *Compare all precisions*, then the cell above. Bars show medians of different turns. The square: a recorded H100, 1,735 to 2,530 images/s, batch 128, JPEG files.
 #
 # ## The same accuracy?
 #

@@ -337,8 +337,8 @@ show("7. restarts, persistent workers", persistent, without)
 # Rung 5, `5_tuned`, adds settings for the device:
 #
 # - [channels last](../docs/troubleshooting.md#channels_last-has-no-effect-a-layer-loses-it): the images, from DALI without a copy (`output_layout="HWC"`, then `permute`); with DDP, the weights, too (Horovod rejects that layout);
-# - on a GPU, cuDNN's fastest kernels and 16-bit gradients on the wire: `hvd.Compression.fp16`, or `fp16_compress_hook` in DDP's `register_comm_hook`;
-# - on a CPU, `torch.set_num_threads`: the cores divided by `hvd.local_size()`, or by torchrun's variable `LOCAL_WORLD_SIZE`.
+# - on a GPU, `cudnn.benchmark = True` and 16-bit gradients on the wire: `hvd.Compression.fp16`, or `fp16_compress_hook` in DDP's `register_comm_hook`;
+# - on a CPU, `torch.set_num_threads`: the cores over `hvd.local_size()` or torchrun's `LOCAL_WORLD_SIZE` (the race presets this).
 #
 # Rung 6 adds `torch.compile` ([is it slow?](../docs/troubleshooting.md#torchcompile-is-slow-it-compiles-again-in-every-step); with it, Horovod no longer overlaps anything).
 #
@@ -613,7 +613,7 @@ print(f"lost: {lost:.1f} points; you predicted {guess or '?'}")
 # %% [markdown]
 # Up to 8,192 images per step, almost no accuracy is lost. Beyond that, use strong scaling or a recipe for large batches.
 #
-# The last cell predicts the speed for your `network` and, for comparison, for hosts joined by one 100 Gbit/s link, as in DLPerf. *Stragglers* and *communication* are each fitted to a DGX-1 (1 and 4 GPUs) and to DLPerf (up to 16 GPUs). (There, 16 V100s are 1.69 times as fast as 8 in mixed precision, 1.92 in FP32; the same wire takes a larger share of an H100's shorter steps.) If the predictions disagree, measure first: rent two such hosts for an hour; run `bench.py` on one, then on both (`torchrun --nnodes 2 …`, with the second cell's variables). Its causes say which model to trust: *stragglers* if most of the clear loss is waiting, *communication* if most of it is the exchange. Neither describes contention.
+# The last cell predicts the speed for your `network` and, for comparison, for hosts joined by one 100 Gbit/s link, as in DLPerf. *Stragglers* and *communication* are each fitted to a DGX-1 (1 and 4 GPUs) and to DLPerf (up to 16 GPUs). (There, 16 V100s are 1.69 times as fast as 8 in mixed precision, 1.92 in FP32; the same wire takes a larger share of an H100's shorter steps.) If the predictions disagree, measure first: rent two such hosts for an hour; run `bench.py` on one, then on both (`torchrun --nnodes 2 …`, with the second cell's variables). Trust *stragglers* if most of the clear loss is waiting, *communication* if most of it is the exchange. Neither describes contention.
 #
 # ## Your decision
 #

@@ -451,8 +451,8 @@ def test_a_diverged_loss_is_an_error_and_leaves_no_checkpoint(rn50: Run, photos:
 
 def test_weights_that_the_last_update_ruins_are_not_written(rn50: Run, photos: Photos) -> None:
     """The loss of that step, before the update, is finite."""
-    ended = rn50("train", "--data-root", photos.root, *RUN, "--benchmark-iters", "2", "--no-metrics",
-                 "--lr", "1e30", "--warmup-epochs", "0", "--model-prefix", "m")  # fmt: skip
+    flags = ("--lr", "1e30", "--warmup-epochs", "0", "--benchmark-iters", "2", "--no-metrics")
+    ended = rn50("train", "--data-root", photos.root, *RUN, *flags, "--model-prefix", "m")
     assert ended.status == 2
     (error,) = [line for line in ended.err.splitlines() if line.startswith("error: ")]
     assert "the weights are not finite in epoch 1" in error and "--lr" in error
