@@ -97,8 +97,6 @@ DECIDE_MISTAKES: tuple[Mistake, ...] = (
     (lambda speeds, least: "buy" if min(speeds) > least else
      "do not buy" if max(speeds) <= least else "measure first",
      "A speed equal to the threshold counts as too slow.", "Compare with >= or <."),
-    (lambda speeds, least: decide([speeds[0], speeds[-1]], least),
-     "It looks at two predictions only.", "`speeds` can be of any length: use all of them."),
     (majority, "The majority decides.", "One prediction on the other side of the threshold is a"
      " disagreement: return \"measure first\"."),
     (lambda speeds, least: decide(speeds, least) if len(set(speeds)) == 1 else "measure first",
