@@ -85,6 +85,8 @@ def rules(c: TrainConfig) -> Iterator[tuple[str, str]]:
                " or use --backend torch")  # fmt: skip
     if c.macrobatch_size and c.macrobatch_size % c.batch_size:
         yield "macrobatch_size batch_size", "use a multiple of the batch size, or change -b"
+    if c.cuda_graph and c.grad_accum_steps > 1:
+        yield "cuda_graph macrobatch_size", "a graph holds a whole update: leave one of them out"
     if c.val_resize < c.image_shape:
         yield ("val_resize image_shape", f"the image is smaller than its crop: use {c.image_shape}"
                " or more, or a smaller --image-shape")  # fmt: skip

@@ -83,7 +83,7 @@ def trained_as(prefix: str | Path, epoch: int, **values: Any) -> TrainConfig:
     """
     from rn50lib.hardware import machine
 
-    given = {"model_prefix": str(prefix), "load_epoch": epoch, "only_inference": True}
+    given = {"model_prefix": str(prefix), "load_epoch": epoch, "only_inference": True, "n": 1}
     stored = stored_values(given)
     return resolve({**given, **stored, **values}, machine(), stored["num_classes"]).config
 

@@ -23,7 +23,8 @@ def parse_loss_scale(text: str) -> tuple[float, int | None]:
         growth_steps = int(numbers[1]) if dynamic and numbers[1:] else GROWTH_STEPS
     except ValueError:
         start = growth_steps = 0
-    if len(numbers) > 2 or growth_steps < 1 or not SMALLEST_SCALE <= start <= LARGEST_SCALE:
+    fits = SMALLEST_SCALE <= start <= LARGEST_SCALE and 1 <= growth_steps < 2**31
+    if len(numbers) > 2 or not fits:
         raise ValueError(
             "must be dynamic, dynamic:START:STEPS or a number, and the scale from 1 to 2^24 ="
             f" {LARGEST_SCALE:.0f}"

@@ -225,11 +225,13 @@ class Network:
         try:
             stages, width = tuple(map(int, symbol["stages"])), int(symbol["width"])
             classes, version = int(symbol["num_classes"]), symbol["version"]
-            if symbol["block"] not in EXPANSION or version not in VERSIONS:
-                raise ValueError(f"no block {symbol['block']!r} of version {version!r}")
-            return cls(symbol["model"], version, classes, symbol["block"], stages, width)
-        except (KeyError, TypeError) as error:
+            net = cls(symbol["model"], version, classes, symbol["block"], stages, width)
+            known = [tiny(classes, version), *(resnet(n, classes, version) for n in STAGES)]
+        except (KeyError, TypeError, OverflowError) as error:
             raise ValueError(str(error)) from error
+        if net not in known or classes < 1:
+            raise ValueError(f"it is none of rn50's networks, but {net}")
+        return net
 
 
 def resnet(depth: int = 50, num_classes: int = 1000, version: str = "v1.5") -> Network:

@@ -73,8 +73,7 @@ class TorchStep:
         self.run: Callable[..., tuple[Tensor, ...]] = self.compute  # or its CUDA graph
         if config.cuda_graph:
             graphs.check(self.device, config)
-            if self.grad_accum_steps == 1:
-                self.run = graphs.Replayed(self.compute)
+            self.run = graphs.Replayed(self.compute)
 
     def fetch(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return uint8 images (NHWC) and int64 labels on the device."""

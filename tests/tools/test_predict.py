@@ -12,8 +12,10 @@ from PIL import Image
 
 from rn50 import predict
 from rn50.reports import load
+from rn50lib import hardware
 from rn50lib.errors import UserError
 from tests.support import Photos, full
+from tests.training.test_experiment import gpus
 
 pytestmark = pytest.mark.needs("torch")
 
@@ -31,6 +33,14 @@ def test_a_split_gives_the_accuracy_of_the_report(trained: Path, tmp_path: Path)
     metrics = load(trained / "report.json")["metrics"]
     assert right == metrics["val.top1"][-1]
     assert loss == pytest.approx(metrics["val.loss"][-1], rel=1e-4)
+
+
+def test_one_process_predicts_on_a_machine_with_many_gpus(
+    trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hardware, "machine", lambda: gpus((9, 0), (9, 0)))
+    config = predict.trained_as(trained / "m", 2)
+    assert (config.n, config.comm, config.data_nthreads) == (1, "local", 40)
 
 
 def test_files_are_predicted_in_order_and_like_the_data_set(

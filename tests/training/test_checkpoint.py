@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import json
+import math
 import resource
 import struct
 import tempfile
@@ -153,8 +155,12 @@ def test_missing_epoch_lists_the_existing_ones(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [None, "", "[]", '{"nodes": []}', '{"format": "rn50-symbol-1"}']
-)
+    "content",
+    [None, "", "[]", '{"nodes": []}', '{"format": "rn50-symbol-1"}',
+     *(json.dumps(json.loads(tiny(3).to_json()) | odd) for odd in (
+         {"model": 5}, {"model": "resnetfoo"}, {"width": math.inf}, {"width": -16}, {"stages": []},
+         {"num_classes": 0}, {"version": "v3"}, {"block": "dense"}))],
+)  # fmt: skip
 def test_a_symbol_file_that_is_missing_or_odd_is_named(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / "m-symbol.json").write_text(content)

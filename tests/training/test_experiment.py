@@ -452,6 +452,7 @@ def test_profile_ci_caps_the_values_and_lists_each() -> None:
         ("--dtype float16 --network tiny --backend tensorflow", "--dtype float16", "or float32"),
         ("-b 16 --macrobatch-size 40", "--macrobatch-size 40", "use a multiple"),
         ("-b 16 --macrobatch-size 8", "--macrobatch-size 8", "use a multiple"),
+        ("-b 8 --macrobatch-size 64 --set cuda_graph=true", "cuda_graph", "leave one of them out"),
         ("--load-epoch 3", "--load-epoch", "--model-prefix"),
         ("--resume", "--resume", "--model-prefix"),
         ("--resume --load-epoch 3 --model-prefix m", "--load-epoch", "one of them"),
@@ -493,7 +494,7 @@ def test_contradictions_name_the_flag_and_the_remedy(argv: str, flag: str, remed
     [
         ("--num-epochs", "0 -1 1.5 many"),
         ("--load-epoch", "-1"),
-        ("--lr", "-0.1 nan inf fast"),
+        ("--lr", "-0.1 nan inf 1e31 fast"),
         ("--image-shape", "16 3,224,256 1,224,224 224,224"),
         ("--lr-step-epochs", "60,30 -1,30 nan 30,inf"),
         ("--label-smoothing", "1 -0.1 nan"),
@@ -501,7 +502,8 @@ def test_contradictions_name_the_flag_and_the_remedy(argv: str, flag: str, remed
         (
             "--set",
             "loss_scale=often loss_scale=0.5 loss_scale=nan loss_scale=33554432"
-            " loss_scale=dynamic:0 loss_scale=dynamic:8:0 loss_scale=dynamic:8:2:1",
+            " loss_scale=dynamic:0 loss_scale=dynamic:8:0 loss_scale=dynamic:8:2:1"
+            " loss_scale=dynamic:1:99999999999",
         ),
         ("--hosts", "a:0 a:1,a:1 :2"),
     ],
