@@ -117,7 +117,7 @@ def config_parser(verb: str) -> Parser:
     filled = [textwrap.fill(row, 96, subsequent_indent=" " * 24) for row in rows]
     parser = Parser(
         prog=f"rn50 {verb}", usage=f"rn50 {verb} [FLAGS]", allow_abbrev=False,
-        description=VERBS[verb].capitalize() + ".", add_help=False,
+        description=VERBS[verb][0].upper() + VERBS[verb][1:] + ".", add_help=False,
         epilog="\n".join(["names for --set:", *filled]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip

@@ -135,7 +135,7 @@ def learners_of(folder: Path, fresh: Mapping[str, list[Cell]]) -> list[Learner]:
     """Return the learners of the uploads in a folder. Two uploads of one name keep their suffix."""
     entries = sorted(folder.glob("[!.]*"))
     called = [  # without what Moodle adds
-        re.sub(r"_\d+_assignsubmission_\w+$", "", name)
+        re.sub(r"_\d+_assignsubmission_.+$", "", name)
         for name in (path.name if path.is_dir() else path.stem for path in entries)
     ]
     return [

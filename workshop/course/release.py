@@ -19,25 +19,26 @@ FILES = ("README.md", "LICENSE", "CHANGELOG.md", "Makefile", "Dockerfile", "envi
          ".gitignore")  # fmt: skip
 FOLDERS = ("rn50lib", "rn50", "data_prep", "workshop", "notebooks", "exercises", "docs", "scripts",
            "benchmarks")  # fmt: skip
-OURS = ("actions/workflows", "| `make test`")  # lines of README.md about tests, which stay here
+OURS = ("actions/workflows", "| `make test`", "#   make test", "#   make acceptance")  # on tests
 LEFT_OUT = shutil.ignore_patterns("solutions", "__pycache__", ".*", "*.ipynb", "*.so")
 
 
 def release(root: Path, target: Path) -> None:
     """Write the learners' copy to `target`. Raises UserError if it exists or is in the course."""
-    target = target.absolute()
+    target = target.resolve()
     if target.exists():
         raise UserError(f"{target} exists already: name a new folder")
-    if any(target.is_relative_to(root / name) for name in FOLDERS):
+    if any(target.is_relative_to((root / name).resolve()) for name in FOLDERS):
         raise UserError(f"{target} is inside the course itself: name a folder outside it")
     make_folder(target, str(target))
     for name in FOLDERS:
         shutil.copytree(root / name, target / name, ignore=LEFT_OUT, copy_function=copy)
     for name in FILES:
         shutil.copy(root / name, target / name)
-    readme = (root / "README.md").read_text(encoding="utf-8").splitlines(keepends=True)
-    kept = [line for line in readme if not any(part in line for part in OURS)]
-    (target / "README.md").write_text("".join(kept), encoding="utf-8")
+    for name in ("README.md", "Makefile"):
+        lines = (root / name).read_text(encoding="utf-8").splitlines(keepends=True)
+        kept = [line for line in lines if not any(part in line for part in OURS)]
+        (target / name).write_text("".join(kept), encoding="utf-8")
     for master in build.masters(target):
         write_file(build.target(master), build.build(target, master))
     shutil.copy(target / "workshop" / "templates" / "learners.md", target / "CONTRIBUTING.md")

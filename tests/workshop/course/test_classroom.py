@@ -114,7 +114,9 @@ def test_learners_copy_is_a_working_course(copy: Path) -> None:
         for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
             if "://" not in link:
                 assert (copy / link).exists(), (page.name, link)
-    assert "make test" not in (copy / "README.md").read_text(encoding="utf-8")  # it has no tests
+    for name in ("README.md", "Makefile"):  # it has no tests
+        text = (copy / name).read_text(encoding="utf-8")
+        assert "make test" not in text and "make acceptance" not in text
     program = (
         "import workshop as w, rn50.cli; print(rn50.cli.__file__)\n"
         "try: w.solution('ex03.shard', now=True)\n"
@@ -131,8 +133,10 @@ def test_learners_copy_is_a_working_course(copy: Path) -> None:
 def test_release_refuses_a_folder_in_use(rn50, tmp_path: Path) -> None:
     status, _, err = rn50(ROOT, "workshop", "release", tmp_path)
     assert status == 2 and "exists already" in err
-    status, _, err = rn50(ROOT, "workshop", "release", ROOT / "notebooks/x")
-    assert status == 2 and "is inside the course" in err
+    (tmp_path / "link").symlink_to(ROOT / "docs")
+    for inside in (ROOT / "notebooks/x", tmp_path / "link/x", f"{ROOT}/../{ROOT.name}/docs/x"):
+        status, _, err = rn50(ROOT, "workshop", "release", inside)
+        assert status == 2 and "is inside the course" in err
 
 
 # --- grade ----------------------------------------------------------------------------------------
@@ -308,12 +312,10 @@ def test_nbgrader_gives_the_same_points(tmp_path: Path, rn50) -> None:
             path.write_text(json.dumps(made | {"cells": made["cells"][: last + 1]}))
         else:
             path.unlink()
-    kernel = tmp_path / "jupyter" / "kernels" / "python3" / "kernel.json"
-    kernel.parent.mkdir(parents=True)
-    command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-    kernel.write_text(json.dumps({"argv": command, "display_name": "", "language": "python"}))
+    install = [sys.executable, "-m", "ipykernel", "install", "--prefix", tmp_path]  # as documented
+    subprocess.run(install, check=True, capture_output=True)
     path = f"{program.parent}:{os.environ['PATH']}"
-    env = os.environ | {"JUPYTER_PATH": str(tmp_path / "jupyter"), "PATH": path}
+    env = os.environ | {"JUPYTER_PATH": str(tmp_path / "share/jupyter"), "PATH": path}
 
     def run(*words: str | Path) -> None:
         done = subprocess.run(words, cwd=course, env=env, capture_output=True, text=True)

@@ -66,9 +66,10 @@ def test_uploads_made_by_hand_are_found(tmp_path: Path) -> None:
     moodle = where / "Ben Berg_1234_assignsubmission_file_"
     moodle.mkdir()
     (moodle / "my work.ipynb").write_bytes(json.dumps(RIGHT).encode("utf-16"))
+    zipped(where / "Cy Dee_77_assignsubmission_file_Cy Dee.zip", (NAME, RIGHT))
     saved(where / ".hidden.ipynb", RIGHT)
     found = {one.name: judged(one.cells, one.notes) for one in learners_of(where, FRESH)}
-    assert found.keys() == {"anna", "Ben Berg"} and found["Ben Berg"] == (True, "")
+    assert found.keys() == {"anna", "Ben Berg", "Cy Dee"} and found["Ben Berg"] == (True, "")
     right, notes = found["anna"]
     assert right and not notes
 
