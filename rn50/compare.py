@@ -52,7 +52,7 @@ def read(path: Path, name: str) -> Side:
     content = load_json(path)
     try:
         return side_of(content, name)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise UserError(
             f"{path} is neither a report (--report) nor a benchmark (`rn50 benchmark -o`): {error}"
         ) from None

@@ -217,7 +217,7 @@ def read_file(file: Path) -> dict[str, Any]:
                     raise UserError(f"{file} has {name!r} twice: remove one of them")
         except OSError as error:
             raise UserError(f"{file} cannot be read: {error.strerror or error}") from error
-        except (ValueError, yaml.YAMLError) as error:
+        except (ValueError, RecursionError, yaml.YAMLError) as error:
             raise UserError(f"{file} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
         raise UserError(f"{file} holds no names and values, such as batch_size: 64")

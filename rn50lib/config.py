@@ -182,12 +182,14 @@ class TrainConfig:
         chosen="Horovod if it is built for this hardware, else DDP; DDP with --compile",
         also="--kv-store --use-horovod --distributed")]
     batch_size: Annotated[int, Flag(
-        "axes", "images per worker and step", "first shown score", low=1, names="-b --batch-size",
+        "axes", "images per worker and step", "first shown score", low=1, high=2**20,
+        names="-b --batch-size",
         chosen="32; on GPUs the recipe's, scaled down if their memory is small",
         also="--validation-batch-size -vb")]
     macrobatch_size: Annotated[int | None, Flag(
         "axes", "images per worker and update, a multiple of -b: the gradients of several batches"
-        " are accumulated and synchronised once, with PyTorch", "shown torch", low=1, chosen="-b",
+        " are accumulated and synchronised once, with PyTorch", "shown torch", low=1, high=2**20,
+        chosen="-b",
         also="--grad-accum-steps --gradient-accumulation-steps --accumulate-grad-batches")] = None
 
     network: Annotated[str, Flag(
@@ -199,7 +201,8 @@ class TrainConfig:
     resnet_version: Annotated[str, Flag(
         "model", "which convolution of a bottleneck is strided", "step", choices=("v1", "v1.5"),
         rare=True)] = "v1.5"
-    num_classes: Annotated[int, Flag("model", "classes", "shown", low=1, chosen="the data set's")]
+    num_classes: Annotated[int, Flag(
+        "model", "classes", "shown", low=1, high=1_000_000, chosen="the data set's")]
     image_shape: Annotated[int, Flag(
         "model", "input size, 3,224,224 or 224", "shown score", low=32, read=image_shape,
         also="--img-size --image-size --input-size --train-crop-size --val-crop-size")]
@@ -318,12 +321,12 @@ class TrainConfig:
         "output untimed", low=0, excludes="step")] = 0
 
     threads: Annotated[int, Flag(
-        "machine", "compute threads per worker", "shown step host", low=1,
+        "machine", "compute threads per worker", "shown step host", low=1, high=2**15,
         chosen="the cores it may use")]
     data_nthreads: Annotated[int, Flag(
         "machine", "loader workers per worker; 0 loads in the training process", "shown input host",
-        low=0, chosen="the cores", also="--workers --num-workers -j --data-mxnet-threads"
-        " --dali-threads --dali-validation-threads --validation-dali-threads")]
+        low=0, high=2**15, chosen="the cores", also="--workers --num-workers -j"
+        " --data-mxnet-threads --dali-threads --dali-validation-threads --validation-dali-threads")]
     engine: Annotated[str, Flag(
         "machine", "what runs predictions: PyTorch, compiled PyTorch or, on a processor,"
         " OpenVINO", "shown step torch", choices=("torch", "compile", "openvino"),

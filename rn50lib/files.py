@@ -42,7 +42,7 @@ def load_json(path: str | Path) -> Any:
         return read_json(path)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not JSON: {' '.join(str(error).split())}") from error
 
 

@@ -46,7 +46,10 @@ def install(overrides: tuple[str, ...]) -> None:
     for text in overrides:
         replaced, file, name = parse(text)
         function = function_in(Path(file), name, f"--override {text}")
-        given = tuple(inspect.signature(function).parameters)
+        try:
+            given = tuple(inspect.signature(function).parameters)
+        except ValueError:  # a class of Python's own
+            raise UserError(f"--override {text}: {name} is not a function of the file") from None
         wanted = tuple(inspect.signature(default(replaced)).parameters)
         if len(given) != len(wanted):
             raise UserError(

@@ -141,6 +141,8 @@ def end_with(work: Callable[[], int]) -> NoReturn:
         with contextlib.suppress(ValueError):  # not in the main thread
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         Wait.current = Wait()  # Horovod's end waits for the other ranks
+        for child in multiprocessing.active_children():  # a loader's, after an error: they ignore
+            child.kill()  # SIGTERM, and Python's end would wait for them
     sys.exit(status)
 
 

@@ -197,6 +197,7 @@ def train_one_epoch(run: Run, epoch: int) -> dict[str, float | None]:
     for i, batch in enumerate(meter.batches(itertools.islice(batches, steps)), start=1):
         # all batches of one update have the same rate
         lr = schedule(epoch + position.images / used, config.effective_batch_size, config)
+        check_rate(lr)
         with lifetime.Wait():  # for the other ranks' gradients
             step.train_step(batch, lr)
             meter.step_done(lr)
@@ -211,6 +212,16 @@ def train_one_epoch(run: Run, epoch: int) -> dict[str, float | None]:
         pass
     report_loss_scale(run, skipped, steps // config.grad_accum_steps)
     return metrics
+
+
+def check_rate(lr: object) -> None:
+    """Raise UserError if a learner's schedule returned anything but a finite number."""
+    try:
+        finite = math.isfinite(lr)  # type: ignore[arg-type]
+    except TypeError:
+        finite = False
+    if not finite:
+        raise UserError(f"--override schedule: it must return a finite number, not {lr!r}")
 
 
 def evaluate(run: Run, epoch: int) -> dict[str, float | None]:

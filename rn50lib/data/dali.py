@@ -250,17 +250,12 @@ class Dali:
         height, width = shape[0], shape[1]
         side = center_side(math.min(height, width), self.config.image_shape, self.config.val_resize)
         start = fn.stack((height - side) // 2, (width - side) // 2)
-        if self.engine:
-            images = self._decoded(fn.decoders.image, encoded)
-            first = fn.cast(start, dtype=types.FLOAT)
-            images = self._resized(images, roi_start=first, roi_end=first + side)
+        square = {"start": start, "shape": fn.stack(side, side), "axes": [0, 1]}
+        if self.engine:  # cut before it is resized: the filter must not see what lies around
+            images = fn.slice(self._decoded(fn.decoders.image, encoded), **square)
         else:
-            square = fn.stack(side, side)
-            images = self._decoded(
-                fn.decoders.image_slice, encoded, start=start, shape=square, axes=[0, 1]
-            )
-            images = self._resized(images)
-        return self._delivered(images, label, encoded)
+            images = self._decoded(fn.decoders.image_slice, encoded, **square)
+        return self._delivered(self._resized(images), label, encoded)
 
     def _decoded(self, operator: Callable, encoded: Any, **how: Any) -> Any:
         """Return decoded images: faster for training, and for validation as in all other loaders.

@@ -9,6 +9,7 @@ for: libjpeg does that in the frequency domain.
 from __future__ import annotations
 
 import io
+import operator
 import re
 import struct
 import warnings
@@ -244,8 +245,16 @@ class ImageDecoder:
         box, mirror = center_crop_box(*upright, self.size, self.resize), False
         if self.train:
             seed = image_seed(self.seed, epoch, index)
-            box, mirror = hooks.get("augment")(seed, *upright, self.augmentation)
-            (left, top, w, h), (wide, high) = box, upright
+            made, (wide, high) = hooks.get("augment")(seed, *upright, self.augmentation), upright
+            try:
+                box, mirror = made
+                left, top, w, h = map(operator.index, box)
+                box = (left, top, w, h)
+            except (TypeError, ValueError):
+                raise UserError(
+                    "--override augment: it must return ((left, top, width, height), mirror) in"
+                    f" whole pixels, and this is {made!r}"
+                ) from None
             if not (0 <= left < left + w <= wide and 0 <= top < top + h <= high):
                 raise UserError(
                     f"--override augment: the crop (left {left}, top {top}, width {w}, height {h})"

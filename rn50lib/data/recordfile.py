@@ -7,6 +7,7 @@ import hashlib
 import io
 import mmap
 import os
+import stat
 import sys
 import warnings
 import zipfile
@@ -70,9 +71,12 @@ class MappedFile:
         self._map: Any = None
         self._file: Any = None
         try:
-            self.size = os.stat(path).st_size
+            found = os.stat(path)
         except OSError as error:
             raise self.error(f"the record file cannot be opened ({error.strerror})") from None
+        if stat.S_ISDIR(found.st_mode):
+            raise self.error("it is a folder, not a record file")
+        self.size = found.st_size
 
     def data(self, records: int = sys.maxsize) -> Any:
         """Return the mapped file, to be read as a whole, or at the start of so many `records`."""

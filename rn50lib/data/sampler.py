@@ -6,9 +6,10 @@ No function here keeps any state, so a resumed run, or one with other workers, s
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -118,13 +119,33 @@ class BatchSampler:
             if self.examples < self.images:  # drawn across all classes: files are sorted by class
                 order = epoch_order(self.images, SUBSET_SEED, 0)[: self.examples][order]
             rows = hooks.get("shard")(order[skip:], self.rank, self.size, self.batch_size)
+            rows = self.checked(rows)
             valid = np.full(len(rows), self.batch_size)
         else:
             rows, valid = validation_shard(self.examples, self.rank, self.size, self.batch_size)
         return rows[: self.limit], valid[: self.limit]
 
-    def __len__(self) -> int:
+    def checked(self, rows: Any) -> np.ndarray:
+        """Return what a function has shared out. Raise UserError if it is no batches of images."""
+        try:
+            found = np.asarray(rows)
+        except ValueError:  # rows of different lengths
+            found = np.asarray(None)
+        is_batches = found.ndim == 2 and found.dtype.kind in "iu"
+        if found.size and not (is_batches and 0 <= found.min() <= found.max() < self.images):
+            raise UserError(
+                "--override shard: it must return whole numbers of shape (steps, batch), from 0 to"
+                f" {self.images - 1}, and this is {found.dtype} of shape {found.shape}"
+            )
+        return found
+
+    @functools.cached_property
+    def steps(self) -> int:
+        """The steps of an epoch."""
         return len(self.rows(0)[0])
+
+    def __len__(self) -> int:
+        return self.steps
 
     def stream_steps(self) -> int:
         """Return the steps of an epoch whose images a reader of streams chooses."""

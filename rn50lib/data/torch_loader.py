@@ -15,6 +15,7 @@ import signal
 import struct
 import tempfile
 import threading
+import traceback
 import weakref
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
@@ -212,7 +213,7 @@ class TorchLoader:
         self.memory = torch.empty(shape, dtype=torch.uint8).share_memory_()
         # by row: its latest batch, None when nothing refers to that any more
         self.latest: dict[int | None, Callable[[], np.ndarray | None]] = {}
-        self.keys: list[list[Key]] = []  # of an epoch's batches
+        self.epoch_rows: tuple[int, np.ndarray] = (0, np.empty((0, 0), np.int64))
         self.batches: Generator[Batch, None, None] | None = None  # of the latest epoch
         options: dict[str, Any] = {}
         if workers:
@@ -237,7 +238,9 @@ class TorchLoader:
 
     def __iter__(self) -> Iterator[Task]:
         """Yield the tasks of an epoch; the DataLoader asks for one when it hands over a batch."""
-        for i, keys in enumerate(self.keys):
+        epoch, rows = self.epoch_rows
+        for i, numbers in enumerate(rows):
+            keys = [(epoch, int(index)) for index in numbers]
             row = i % len(self.memory) if len(self.memory) else None
             yield (row if self.latest.get(row, lambda: None)() is None else None), keys
 
@@ -245,7 +248,7 @@ class TorchLoader:
         self, epoch: int, rows: np.ndarray, valid: np.ndarray
     ) -> Generator[Batch, None, None]:
         assert self.loader is not None, "the pipeline is closed"
-        self.keys = [[(epoch, int(index)) for index in row] for row in rows]
+        self.epoch_rows = epoch, rows
         batches = iter(self.loader)
         try:
             for row, count in zip(rows, valid, strict=True):
@@ -258,8 +261,11 @@ class TorchLoader:
                     images = torch.from_numpy(array)
                 yield Batch(images, self.labels[row], int(count))
             next(batches, None)  # its workers have finished the epoch
+        except Exception as error:  # its traceback would keep the iterator, and with it the workers
+            traceback.clear_frames(error.__traceback__)
+            raise
         finally:
-            del batches  # an error's traceback would keep it, and with it the workers
+            del batches
 
     def close(self) -> None:
         """End the workers: a DataLoader does so when nothing refers to it and its iterators."""

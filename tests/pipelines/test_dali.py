@@ -52,8 +52,10 @@ def test_validation_images_match_pillow(textured: Path, engine: bool) -> None:
         source = open_source(textured, "val", "files")
         config = full(loader="dali", image_shape=size, val_resize=resize, batch_size=5)
         pipeline = Dali(config, source, BatchSampler(config, source, "val"))
+        plain = pixels(list(pipeline.epoch(0)))
         pipeline.engine = engine
         made = pixels(list(pipeline.epoch(0)))
+        assert np.array_equal(made, plain)
         wanted = np.stack([by_pillow(source.read(i), size, resize) for i in range(len(source))])
         assert np.abs(made.astype(float) - wanted).mean(axis=(1, 2, 3)).max() < 1
 

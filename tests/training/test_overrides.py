@@ -141,6 +141,7 @@ GOOD = "def schedule(progress, global_batch, recipe):\n    return 0.1\n"
         ("schedule=mine.py:schedule", "def schedule(:\n", "does not import"),
         ("schedule=mine.py:schedule", "import nothing_of_that_name\n", "nothing_of_that_name"),
         ("schedule=mine.py:schedule", "raise SystemExit(0)\n", "does not import"),
+        ("schedule=mine.py:int", "int = int\n", "int is not a function of the file"),
     ],
 )  # fmt: skip
 def test_a_bad_override_is_refused_in_one_line(
@@ -150,6 +151,39 @@ def test_a_bad_override_is_refused_in_one_line(
         (tmp_path / name).write_text(code)
     ended = rn50("train", "--data-root", photos.root, *TINY, "--override", override)
     assert problem in ended.error and f"--override {override}" in ended.error
+
+
+@pytest.mark.parametrize(
+    ("part", "code", "problem"),
+    [
+        ("schedule", "progress, batch, recipe: None", "a finite number, not None"),
+        ("schedule", "progress, batch, recipe: float('nan')", "a finite number, not nan"),
+        ("shard", "order, rank, size, batch: order", "int64 of shape (48,)"),
+        ("shard", "order, rank, size, batch: [[0, 1], [2]]", "of shape ()"),
+        ("shard", "order, rank, size, batch: order.reshape(-1, batch) + 9", "from 0 to 47"),
+        ("shard", "order, rank, size, batch: order.reshape(-1, batch) / 1", "float64"),
+        ("augment", "seed, width, height, how: (0, 0, 4)", "((left, top, width, height), mirror)"),
+        ("augment", "seed, width, height, how: ((0, 0, 4, 4.5), 0)", "whole pixels"),
+    ],
+)
+def test_what_an_override_returns_is_checked(
+    rn50: Run, photos: Photos, tmp_path: Path, part: str, code: str, problem: str
+) -> None:
+    (tmp_path / "mine.py").write_text(f"{part} = lambda {code}\n")
+    flags = ("--override", f"{part}=mine.py:{part}", "--data-nthreads", "0")
+    ended = rn50("train", "--data-root", photos.root, *TINY, *flags)
+    assert f"--override {part}: it must return" in ended.error and problem in ended.error
+
+
+@pytest.mark.slow
+def test_an_error_in_a_loader_s_worker_ends_the_run(
+    run_cli: Run, photos: Photos, tmp_path: Path
+) -> None:
+    """The traceback keeps the loader's iterator, and with it workers that ignore SIGTERM."""
+    (tmp_path / "mine.py").write_text("def augment(seed, width, height, how):\n    1 / 0\n")
+    flags = ("--override", "augment=mine.py:augment", "--data-nthreads", "2")
+    ended = run_cli("train", "--data-root", photos.root, *TINY, *flags, timeout=60)
+    assert ended.returncode == 1 and "ZeroDivisionError" in ended.stderr
 
 
 def test_sigterm_during_import_gives_143(run_cli: Run, photos: Photos, tmp_path: Path) -> None:
