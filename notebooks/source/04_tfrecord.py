@@ -46,7 +46,7 @@ if TF:
 random.seed(seed)
 
 # %% [markdown]
-# ## Where is the time going?
+# ## Can one loop feed a GPU?
 #
 # The talk behind this course, *AV Datasets & Multi-GPU Training* (2018), ends its first recipe with a warning: *"Your new bottleneck is likely the data pipeline now!"* Eight GPUs consume about seven times as many images per second as one, from the same CPU and disk. In the recipe, a Python loop prepares the images. The next cell times such a loop.
 #
@@ -194,7 +194,7 @@ print(f"The last record, {len(record):,} bytes, begins with {record[:12].hex(' '
 
 # %%
 def read(path):
-    """Yield the data of each record; raise ValueError if a checksum is wrong, any error at a cut."""
+    """Yield each record's data; raise ValueError if a checksum is wrong, any error if truncated."""
     return None  # your code: struct.unpack, masked_crc(bytes)
 
 
@@ -459,7 +459,7 @@ if TF:
     measure("pipeline", guess, before="+ prefetch")
 
 # %% [markdown]
-# The next cell measures all inputs once more, in turns (about a minute). The figure shows their speeds and the share of the time in which each keeps the device busy. Inputs with a dark bar prepare whole batches while the device computes. The further a bar ends to the left of the dashed line, the longer **the device waits for its input**; if it ends within a few percent of the line, that input keeps up. If `pipeline` is no faster than `+ prefetch` and both end at the line, the device is the limit. If both end left of it, there is no latency to hide, because the shards are in memory, and AUTOTUNE has no more cores to use. If a ratio above disagrees with the figure, another program probably disturbed one of them.
+# The next cell measures all inputs once more, in turns (half a minute). The figure shows their speeds and the share of the time in which each keeps the device busy. Inputs with a dark bar prepare whole batches while the device computes. The further a bar ends to the left of the dashed line, the longer **the device waits for its input**; if it ends within a few percent of the line, that input keeps up. If `pipeline` is no faster than `+ prefetch` and both end at the line, the device is the limit. If both end left of it, there is no latency to hide, because the shards are in memory, and AUTOTUNE has no more cores to use. If a ratio above disagrees with the figure, another program probably disturbed one of them.
 
 # %%
 timed = dict(zip(timed, np.array([[rate(x) for x in timed] for _ in range(rounds)]).T, strict=True))
