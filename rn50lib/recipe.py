@@ -104,7 +104,7 @@ RECIPES = {recipe.name: recipe for recipe in (REFERENCE, ROADSIGNS)}
 
 
 def learning_rate(progress: float, global_batch: int, recipe: Recipe = REFERENCE) -> float:
-    """Return the learning rate after `progress` epochs, which may be a fraction.
+    """Return the learning rate after `progress` epochs, 0 or more, which may be a fraction.
 
     The rate scales linearly with the global batch and warms up linearly from zero over
     `warmup_epochs` (Goyal et al. 2017, sections 2.1 and 2.2). Then it follows the schedule. A
@@ -146,11 +146,8 @@ def random_crop_box(
             left = rng.randint(0, width - crop_width)
             top = rng.randint(0, height - crop_height)
             return left, top, crop_width, crop_height
-    crop_width, crop_height = width, height
-    if width < low * height:
-        crop_height = max(1, round(width / low))
-    elif width > high * height:
-        crop_width = max(1, round(height * high))
+    crop_width = min(width, max(1, round(height * high)))
+    crop_height = min(height, max(1, round(width / low)))
     return (width - crop_width) // 2, (height - crop_height) // 2, crop_width, crop_height
 
 
@@ -166,7 +163,7 @@ def augment(
 def center_crop_box(width: int, height: int, image_size: int, resize: int) -> Box:
     """Return the part of the original image that "resize, then crop the centre" keeps.
 
-    Cropping first decodes less. `resize` is the shorter side after resizing.
+    Cropping first decodes less. `resize` is the shorter side after resizing, at least `image_size`.
     """
     side = min(width, height) * image_size / resize
     side_px = max(1, min(round(side), width, height))

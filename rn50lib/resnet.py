@@ -44,8 +44,7 @@ class Conv:
         """Name of the batch normalisation that follows: bn1 after conv1."""
         if self.name.endswith("downsample"):
             return self.name + "_bn"
-        head, _, last = self.name.rpartition(".")
-        return (head + "." if head else "") + last.replace("conv", "bn")
+        return self.name.replace("conv", "bn")
 
     def out_size(self, size: int) -> int:
         """Return the output's height (= width) in pixels for an input of `size` pixels."""

@@ -52,7 +52,10 @@ class TrainStep(Protocol):
     def load(
         self, arrays: dict[str, np.ndarray], loss_scale: dict[str, float] | None = None
     ) -> None:
-        """Load the `state()` and `loss_scale_state()` of either backend."""
+        """Load the `state()` and `loss_scale_state()` of either backend.
+
+        An absent velocity or scale stays as it is. Raises KeyError for an absent weight.
+        """
         return None
 
     def predict(self, images: np.ndarray) -> np.ndarray:

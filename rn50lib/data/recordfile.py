@@ -132,7 +132,8 @@ class MappedFile:
 def disk_cache(path: Path, files: Sequence[Path], compute: Callable[[], Arrays]) -> Arrays:
     """Return the arrays saved at `path` for `files`; or compute them, and save those of LARGE.
 
-    They are computed again if a file is newer, or its size has changed.
+    They are computed again if a file is newer, or its size or time has changed: one that took its
+    place may be older.
     """
     for place in _places(path):
         with contextlib.suppress(
@@ -142,7 +143,7 @@ def disk_cache(path: Path, files: Sequence[Path], compute: Callable[[], Arrays])
             if any(file.stat().st_mtime_ns > saved for file in files):
                 continue
             with np.load(place, allow_pickle=False) as stored:
-                if str(stored["state"]) == _sizes(files):
+                if str(stored["state"]) == _state(files):
                     return {name: stored[name] for name in stored.files if name != "state"}
     found = compute()
     if sum(file.stat().st_size for file in files) >= LARGE:
@@ -153,15 +154,16 @@ def disk_cache(path: Path, files: Sequence[Path], compute: Callable[[], Arrays])
 def save_arrays(path: Path, files: Sequence[Path], arrays: Arrays) -> None:
     """Save arrays at `path`, or in the user's cache if `path` cannot be written."""
     content = io.BytesIO()
-    np.savez(content, allow_pickle=False, state=np.array(_sizes(files)), **arrays)
+    np.savez(content, allow_pickle=False, state=np.array(_state(files)), **arrays)
     for place in _places(path):
         with contextlib.suppress(UserError):  # a read-only folder, a full disk
             write_file(place, content.getvalue())
             return
 
 
-def _sizes(files: Sequence[Path]) -> str:
-    return "".join(f"{file.stat().st_size}\n" for file in files)
+def _state(files: Sequence[Path]) -> str:
+    states = (file.stat() for file in files)  # tar keeps whole seconds only
+    return "".join(f"{state.st_size} {int(state.st_mtime)}\n" for state in states)
 
 
 def _places(path: Path) -> list[Path]:

@@ -327,7 +327,10 @@ def norm_activation(
 
 
 class FusedResNet(nn.Module):
-    """A ResNet of `model.py` whose norms, additions and ReLUs are `norm_activation`."""
+    """A ResNet of `model.py` whose norms, additions and ReLUs are `norm_activation`.
+
+    It does not count `num_batches_tracked`, and ReLU's gradient at NaN is 0.
+    """
 
     def __init__(self, model: ResNet) -> None:
         super().__init__()

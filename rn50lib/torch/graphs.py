@@ -23,7 +23,7 @@ def check(device: str, config: TrainConfig) -> None:
     """Raise UserError if there is no GPU for a graph, or several workers exchange gradients."""
     if device != "cuda":
         raise UserError("--set cuda_graph=true: there is no GPU; leave it out")
-    if config.n > 1:
+    if config.n > 1 and config.trains:
         raise UserError(
             f"--set cuda_graph=true: {config.n} workers exchange gradients, which a graph here"
             " does not hold; leave it out, or train with -n 1"

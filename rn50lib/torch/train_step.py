@@ -168,6 +168,7 @@ class TorchStep:
             return self.forward(images_NCHW)
         if self.predictor is None:
             make = inference.BUILDERS.get(self.config.engine) or hooks.get("predictor")
+            torch.set_num_threads(self.config.threads)  # an engine before may have taken them
             self.predictor = make(self.model, self.dtype)
         return self.predictor(images_NCHW)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import zipfile
 from pathlib import Path
@@ -76,6 +77,18 @@ def test_labels_are_cached_until_a_file_changes(tmp_path: Path, form: str) -> No
         note(root).write_bytes(damaged)
         assert sorted(contents(root, form)) == wanted
         assert note(root).read_bytes() != damaged
+
+
+@pytest.mark.parametrize("form", ["recordio", "tfrecord"])
+def test_another_pack_of_the_same_size_may_be_older(tmp_path: Path, form: str) -> None:
+    """As `rsync -a` leaves it."""
+    for labels in ([5, 3, 0, 7], [0, 7, 5, 3]):
+        write(tmp_path, form, labels)
+        for path in tmp_path.glob("*/train*"):
+            if path.suffix != ".labels":
+                os.utime(path, (1e9 - 1000 * labels[0],) * 2)
+        assert sorted(contents(tmp_path, form)) == sorted((n, b"%d" % n) for n in labels)
+        note(tmp_path)
 
 
 def test_records_and_shards_in_one_folder_have_separate_caches(tmp_path: Path) -> None:
