@@ -62,7 +62,8 @@ def parser() -> Parser:
     add("--launcher", choices=("auto", "horovodrun", "torchrun", "python"), default="auto",
         help="python: the script starts its ranks itself (default: by its imports)")  # fmt: skip
     add("--steps", type=whole(), default=5, metavar="K", help="updates to record (5)")
-    add("--seconds", type=whole(), default=20, metavar="S", help="then continue up to S (20)")
+    add("--seconds", type=whole(), default=20, metavar="S",
+        help="then continue up to S; with --headroom, time each mode for S (20)")  # fmt: skip
     add("--no-single", action="store_true", help="skip the run on one rank for comparison")
     add("--headroom", action="store_true",
         help="only time it: as it is, with a perfect loader, and with a perfect step")  # fmt: skip

@@ -64,7 +64,7 @@ def contents(root: Path) -> Iterator[str]:
     """Yield a line per lesson: how many cells, words, figures and helpers, how much is plain."""
     for lesson in catalogue.existing(root):
         counts = content(masters.read_master(build.find(root, lesson.number)))
-        parts = [f"{counts[what]:5,} {what}" for what in CEILINGS]
+        parts = [f"{counts[what]:6,} {what}" for what in CEILINGS]
         yield f"{lesson.name:26}{','.join(parts)}, {counts['plain']:4.0%} of the code cells plain"
 
 

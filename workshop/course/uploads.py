@@ -62,7 +62,8 @@ def read(path: Path, fresh: Mapping[str, list[Cell]]) -> tuple[dict[str, list[Ce
             found[key].sort(key=lambda one: one[0], reverse=True)
             found[key][1:] = [(*one[:2], []) for one in found[key][1:]]  # there may be thousands
     graded: dict[str, list[Cell]] = {}
-    notes = [] if found else [f"no exercise notebook was found: {first_names(others)}"]
+    there = f": {first_names(others)}" if others else ""
+    notes = [] if found else [f"no exercise notebook was found{there}"]
     for key, several in sorted(found.items()):
         (_, best, graded[key]), *rest = several
         if rest:
