@@ -182,14 +182,12 @@ class TrainConfig:
         chosen="Horovod if it is built for this hardware, else DDP; DDP with --compile",
         also="--kv-store --use-horovod --distributed")]
     batch_size: Annotated[int, Flag(
-        "axes", "images per worker and step", "first shown score", low=1, high=2**20,
-        names="-b --batch-size",
+        "axes", "images per worker and step", "first shown score", low=1, names="-b --batch-size",
         chosen="32; on GPUs the recipe's, scaled down if their memory is small",
         also="--validation-batch-size -vb")]
     macrobatch_size: Annotated[int | None, Flag(
         "axes", "images per worker and update, a multiple of -b: the gradients of several batches"
-        " are accumulated and synchronised once, with PyTorch", "shown torch", low=1, high=2**20,
-        chosen="-b",
+        " are accumulated and synchronised once, with PyTorch", "shown torch", low=1, chosen="-b",
         also="--grad-accum-steps --gradient-accumulation-steps --accumulate-grad-batches")] = None
 
     network: Annotated[str, Flag(

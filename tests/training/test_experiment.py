@@ -145,7 +145,7 @@ def test_flags_of_gives_the_same_values_again(asked: dict[str, Any]) -> None:
     ("change", "problem"),
     [
         ({"batch_size": "8"}, "batch_size '8' must be a whole number"),
-        ({"batch_size": 0}, "batch_size 0 must be from 1 to 1048576"),
+        ({"batch_size": 0}, "batch_size 0 must be at least 1"),
         ({"lr": True}, "lr True must be a number"),
         ({"lr": float("nan")}, "lr nan must be a number"),
         ({"batch_size": 8.0}, "batch_size 8.0 must be a whole number"),
