@@ -132,8 +132,8 @@ class MappedFile:
 def disk_cache(path: Path, files: Sequence[Path], compute: Callable[[], Arrays]) -> Arrays:
     """Return the arrays saved at `path` for `files`; or compute them, and save those of LARGE.
 
-    They are computed again if a file is newer, or its size or time has changed: one that took its
-    place may be older.
+    They are computed again if a file is newer, or its size has changed; those computed here, if its
+    time has, too: a file that took its place may be older.
     """
     for place in _places(path):
         with contextlib.suppress(
@@ -143,27 +143,31 @@ def disk_cache(path: Path, files: Sequence[Path], compute: Callable[[], Arrays])
             if any(file.stat().st_mtime_ns > saved for file in files):
                 continue
             with np.load(place, allow_pickle=False) as stored:
-                if str(stored["state"]) == _state(files):
+                if str(stored["state"]) in (_state(files), _state(files, times=False)):
                     return {name: stored[name] for name in stored.files if name != "state"}
     found = compute()
     if sum(file.stat().st_size for file in files) >= LARGE:
-        save_arrays(path, files, found)
+        save_arrays(path, files, found, times=True)
     return found
 
 
-def save_arrays(path: Path, files: Sequence[Path], arrays: Arrays) -> None:
-    """Save arrays at `path`, or in the user's cache if `path` cannot be written."""
+def save_arrays(path: Path, files: Sequence[Path], arrays: Arrays, times: bool = False) -> None:
+    """Save arrays at `path`, or in the user's cache if `path` cannot be written.
+
+    Without the files' `times`, equal files give equal bytes: for what is written with them.
+    """
     content = io.BytesIO()
-    np.savez(content, allow_pickle=False, state=np.array(_state(files)), **arrays)
+    np.savez(content, allow_pickle=False, state=np.array(_state(files, times)), **arrays)
     for place in _places(path):
         with contextlib.suppress(UserError):  # a read-only folder, a full disk
             write_file(place, content.getvalue())
             return
 
 
-def _state(files: Sequence[Path]) -> str:
-    states = (file.stat() for file in files)  # tar keeps whole seconds only
-    return "".join(f"{state.st_size} {int(state.st_mtime)}\n" for state in states)
+def _state(files: Sequence[Path], times: bool = True) -> str:
+    states = [file.stat() for file in files]
+    seconds = [f" {int(state.st_mtime)}" if times else "" for state in states]  # tar keeps no more
+    return "".join(f"{s.st_size}{when}\n" for s, when in zip(states, seconds, strict=True))
 
 
 def _places(path: Path) -> list[Path]:
