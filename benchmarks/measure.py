@@ -27,7 +27,7 @@ CORES = sorted(os.sched_getaffinity(0))
 PACKAGES = {  # of peers: the module, and what pip installs
     "simplejpeg + OpenCV": ("cv2", "opencv-python-headless"),
     "torchvision": ("torchvision", "--no-deps torchvision==0.28.0"),
-    "dynamic DALI": ("nvidia.dali.experimental.dynamic", "nvidia-dali-cuda120>=2"),
+    "dynamic DALI": ("nvidia.dali.experimental.dynamic", "nvidia-dali-cuda120==2.4.0"),
     "SPDL": ("spdl", "spdl opencv-python-headless"),
     "ONNX Runtime": ("onnxruntime", "onnx onnxruntime onnxscript"),
     "OpenVINO": ("openvino", "onnx onnxscript openvino"),
