@@ -107,7 +107,7 @@ print(inspect.getsource(type(model.layer1[0])))
 # rn50 run --preset RN50_FP16_8GPU --print recipe
 
 # %% [markdown]
-# Your training below uses this recipe's momentum, weight decay and **learning rate**, which scales with the **global batch**: the number of images per step across all GPUs. With twice the batch, an epoch has half as many steps, so each step goes twice as far (**linear scaling**). At first, such steps are too large, so a **warm-up** raises the rate from zero over five epochs; later, the rate drops to a tenth three times. (You write this schedule in `ex02.schedule`.)
+# Your training below uses this recipe's momentum, weight decay and **learning rate**, which scales with the **global batch**: the number of images per step across all GPUs. With twice the batch, an epoch has half as many steps, so each step goes twice as far (**linear scaling**). At first, such steps are too large, so a **warm-up** raises the rate from zero over five epochs; later, the rate is divided by ten three times. (You write this schedule in `ex02.schedule`.)
 #
 # **Your turn:** write a function for the rate, with the recipe's numbers.
 
@@ -217,7 +217,7 @@ print(f"{waiting:.1f}% is waiting for input, and you expected {guess}%")
 files, dali = (session.results[f"ladder.h100.{name}.ips"].value for name in ("1_single", "3_dali"))
 print(f"an H100, recorded (224 px, batch 128, 12 workers): {files:,} images/s;", end=" ")
 print(f"the same network with DALI reading JPEG files (see 05): {dali:,};", end=" ")
-print(f"so at least {1 - files / dali:.0%} of the slower one's step was input")
+print(f"so at least {1 - files / dali:.0%} of the step without DALI was input")
 session.note("ladder_1_ips", rung["images_per_s"], "img/s", "speed of rung 1")
 workshop.ladder.figure("1_single")
 
@@ -487,7 +487,7 @@ print(f"two steps, then two resumed: off by up to {difference(whole, resumed):.2
 # ## Key takeaways
 #
 # - Check the accuracy on unseen images, in `eval()` mode.
-# - On separate hardware, input and computation overlap, and the slower one sets the pace; on shared cores, their times add up. Time the parts, then trace the slow one.
+# - On separate hardware, input and computation overlap, and the slower one sets the pace; on shared cores, they compete, and overlap gains little. Time the parts, then trace the slow one.
 # - Amdahl's law: speeding up a part that takes a share *p* of the step makes the step at most 1 / (1 − *p*) times as fast. On the H100, convolution takes only a third of the 16-bit step.
 # - A larger batch spreads each step's fixed cost over more images, and needs more memory.
 # - The learning rate scales with the global batch.
