@@ -20,6 +20,7 @@ from data_prep import im2rec, tfrecord, verify
 from data_prep.encoding import pack_header
 from data_prep.recordwriter import Writer
 from rn50lib import checkpoint
+from rn50lib.data.classes import Classes, kept_rows
 from rn50lib.errors import UserError
 from tests.support import TINY, Ended, strict_json, write_photo
 
@@ -121,6 +122,12 @@ def test_statements_that_disagree_are_one_error(
     assert all(text.format(root=root) in error for text in words), error
     report = verify.verify([root], jobs=0, quiet=True)
     assert not report.good and "class-maps" in {problem.kind for problem in report.problems}
+
+
+def test_only_names_that_occur_once_keep_their_rows() -> None:
+    old, new = Classes(("x", "x", "y", "z"), "old"), Classes(("y", "x", "z", "z"), "new")
+    assert kept_rows(old, new) == {0: 2}
+    assert not Classes(("x", None), "old").known
 
 
 @pytest.mark.needs("torch")
