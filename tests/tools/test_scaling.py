@@ -56,6 +56,8 @@ def test_one_gpu_matches_the_measurement_and_parts_add_up() -> None:
     parts = (step.compute_s, step.stragglers_s, step.exposed_s, step.input_wait_s)
     assert sum(parts) == pytest.approx(step.step_s) and step.limit == "stragglers"
     assert predict(V100, Cluster(*links.parse("nvlink+10g")), 64).limit == "exchange"
+    five = predict(V100, replace(DGX, noise=0.04), 8)
+    assert five.limit == "stragglers" and 0.05 < five.stragglers_s / five.compute_s < 0.06
     # eight GPUs that each want 1442.6 img/s from loaders with 5000 together
     fed = predict(V100, replace(DGX, input_ips=5000), 64)
     assert fed.limit == "input" and fed.ips == pytest.approx(8 * 5000)
