@@ -173,6 +173,17 @@ def test_resize(tmp_path, size, flags, expected):
     assert right[2] > 150 > right[0]
 
 
+@pytest.mark.parametrize(("flags", "quality"), [([], 95), (["--quality", "40"], 40)])
+def test_quality(tmp_path, flags, quality):
+    packed, wanted = transformed(tmp_path, image_bytes((90, 60)), *flags), io.BytesIO()
+    packed.save(wanted, "JPEG", quality=quality)
+    assert packed.quantization == Image.open(wanted).quantization
+
+
+def test_threads_keep_the_order():
+    assert list(recordwriter.in_order(str, range(100), 2)) == [str(number) for number in range(100)]
+
+
 @pytest.mark.parametrize(
     ("mode", "form"), [("CMYK", "JPEG"), ("L", "JPEG"), ("RGBA", "PNG"), ("P", "PNG")]
 )

@@ -14,7 +14,7 @@ import pytest
 from rn50.published import load
 from rn50.scaling import Cluster, Training, links, predict
 from rn50.scaling.links import Link
-from rn50.scaling.model import all_reduce_s, expected_max
+from rn50.scaling.model import all_reduce_s, expected_max, gradients
 from rn50lib.resnet import resnet
 
 Rn50 = Callable[..., Any]
@@ -48,6 +48,13 @@ def test_expected_maximum_of_n_normals() -> None:
     assert expected_max(2) == pytest.approx(1 / math.sqrt(math.pi), abs=1e-6)
     drawn = np.random.default_rng(0).standard_normal((4000, 64)).max(axis=1).mean()
     assert expected_max(64) == pytest.approx(drawn, abs=0.03)
+
+
+def test_gradients_are_ready_from_a_third_of_the_step_on() -> None:
+    """Forward multiplies once with each weight, backward twice; the last layer comes first."""
+    ready = [share for share, _ in gradients(resnet(), 224)]
+    assert ready[0] == pytest.approx(1 / 3, abs=1e-3) and ready[-1] == pytest.approx(1)
+    assert ready == sorted(ready)
 
 
 def test_one_gpu_matches_the_measurement_and_parts_add_up() -> None:
