@@ -267,6 +267,9 @@ def test_images_left_out_are_taken_off_the_list(tmp_path, capsys):
     after = Path(f"{prefix}.lst").read_bytes().splitlines()
     assert after == [line for line in before if "é".encode() not in line]
     assert verify.main([f"{prefix}.rec"]) == 0
+    (tmp_path / "images" / "dog" / "b.jpg").write_bytes(b"")
+    im2rec.main(["--skip-bad", prefix, root])  # the first list is kept, not the second one
+    assert Path(f"{prefix}.lst.all").read_bytes().splitlines() == before
 
 
 def test_images_next_to_the_class_folders_are_left_out(tmp_path, capsys):
