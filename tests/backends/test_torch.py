@@ -262,6 +262,7 @@ def test_running_statistics_move_by_a_tenth() -> None:
     images, _ = step.inputs(given)
     weight = torch.from_numpy(step.state()["conv1.weight"])
     out = F.conv2d(images.cpu(), weight, stride=2, padding=3)
+    step.model.eval()  # as a compiled validation, or your own predictor, leaves it
     step.train_step(given, 0.0)
     state = step.state()
     np.testing.assert_allclose(
@@ -270,6 +271,16 @@ def test_running_statistics_move_by_a_tenth() -> None:
     np.testing.assert_allclose(
         state["bn1.running_var"], 0.9 + 0.1 * out.var(dim=(0, 2, 3)), rtol=1e-4
     )
+
+
+def test_logits_are_computed_in_float32_from_the_pool_on() -> None:
+    import torch
+
+    step = build()
+    x = torch.rand((2, step.net.features, 7, 7)).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = step.model.head(x)
+    assert torch.equal(logits, step.model.fc(x.float().mean(dim=(2, 3))))
 
 
 def test_bfloat16_is_close_to_float32() -> None:

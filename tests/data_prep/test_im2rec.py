@@ -173,6 +173,17 @@ def test_resize(tmp_path, size, flags, expected):
     assert right[2] > 150 > right[0]
 
 
+@pytest.mark.parametrize(("flags", "quality"), [([], 95), (["--quality", "40"], 40)])
+def test_quality(tmp_path, flags, quality):
+    packed, wanted = transformed(tmp_path, image_bytes((90, 60)), *flags), io.BytesIO()
+    packed.save(wanted, "JPEG", quality=quality)
+    assert packed.quantization == Image.open(wanted).quantization
+
+
+def test_threads_keep_the_order():
+    assert list(recordwriter.in_order(str, range(100), 2)) == [str(number) for number in range(100)]
+
+
 @pytest.mark.parametrize(
     ("mode", "form"), [("CMYK", "JPEG"), ("L", "JPEG"), ("RGBA", "PNG"), ("P", "PNG")]
 )
@@ -256,6 +267,9 @@ def test_images_left_out_are_taken_off_the_list(tmp_path, capsys):
     after = Path(f"{prefix}.lst").read_bytes().splitlines()
     assert after == [line for line in before if "é".encode() not in line]
     assert verify.main([f"{prefix}.rec"]) == 0
+    (tmp_path / "images" / "dog" / "b.jpg").write_bytes(b"")
+    im2rec.main(["--skip-bad", prefix, root])  # the first list is kept, not the second one
+    assert Path(f"{prefix}.lst.all").read_bytes().splitlines() == before
 
 
 def test_images_next_to_the_class_folders_are_left_out(tmp_path, capsys):

@@ -21,7 +21,7 @@ from rn50.allocator import ALLOCATOR
 from rn50.diagnose.measure import start_run
 from rn50lib.config import Resolved
 from rn50lib.errors import UserError
-from rn50lib.lifetime import GROUP, SUPERVISED, stop
+from rn50lib.lifetime import GROUP, SUPERVISED, Wait, stop
 from tests.conftest import clean_environment
 from tests.support import TINY, Photos, full, until
 
@@ -264,3 +264,13 @@ def test_a_run_that_cannot_compile_starts_again_unless_it_was_asked_to(
     resolved = Resolved(full(compile=True), {"compile": reason})
     assert launch.run(resolved, tmp_path) == (2 if reason == "given" else 0)
     assert compiled == runs
+
+
+def test_a_wait_inside_another_ends_alone() -> None:
+    """SIGTERM ends a worker that still waits for other ranks in the outer one."""
+    before = Wait.current
+    with Wait() as outer:
+        with Wait(lambda: "rank 1"):
+            pass
+        assert Wait.current is outer
+    assert Wait.current is before

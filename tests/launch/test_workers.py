@@ -179,6 +179,9 @@ def test_the_tasks_of_a_step_meet_at_one_port() -> None:
     ]  # fmt: skip
     assert len({env["MASTER_PORT"] for env in told}) == 1
     assert 1024 < int(told[0]["MASTER_PORT"]) < 32768
+    job = {"SLURM_JOB_NODELIST": "gpu03", "SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "1"}
+    other = launch_env.torch_environment(LaunchEnv("srun", 0, 4, 0, 2), job)
+    assert other["MASTER_PORT"] != told[0]["MASTER_PORT"]  # two steps may run at the same time
     assert [env["RANK"] for env in told] == ["0", "1", "2", "3"]
     assert {env["MASTER_ADDR"] for env in told} == {"gpu03"}
 
@@ -190,6 +193,7 @@ def test_the_tasks_of_a_step_meet_at_one_port() -> None:
         ({"RANK": "0", "WORLD_SIZE": "1"}, ("-n", "2"), "-n 2: torchrun has started 1 worker,"),
         ({"RANK": "0", "WORLD_SIZE": "2"}, ("--comm", "horovod"), "--comm horovod: torchrun has"),
         ({"RANK": "0", "WORLD_SIZE": "2"}, ("--comm", "local"), "local is one worker"),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, (), "RANK=2 with WORLD_SIZE=2 is not a valid place"),
         (STEP, ("--backend", "tensorflow"), "--backend tensorflow: srun has started 4 workers"),
     ],
 )  # fmt: skip
@@ -421,7 +425,8 @@ GLOO = "RuntimeError: [../gloo/transport/tcp/pair.cc:547] Connection closed by p
 @pytest.mark.parametrize(
     ("ends", "status", "named"),
     [  # of each rank: when, status, error, the signal that killed it
-        ([(4, 1, GLOO, 0), (4.5, 137, "", 9)], 137, "rank 1 was killed by signal 9"),
+        ([(4, 1, GLOO, 0), (4.5, 137, "", 9)], 137,
+         "rank 1 was killed by signal 9 (SIGKILL) (the machine may have run out of memory"),
         ([(4, 1, "ValueError: no", 0), (6, 137, "", 9)], 1,
          "rank 0 ended with status 1:\nValueError: no"),
         ([(5, 1, GLOO, 0), (4, 1, "", 0)], 1, "rank 1 ended with status 1 without an error"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import struct
 import warnings
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -135,6 +137,23 @@ def test_orientation_is_what_pillow_reads(block: bytes, form: str, before: bytes
         before = b"Exif\0\0" if before == b"\xff" else b""
     data = stored(form, block, before)
     assert images.find_orientation(data) == pillow_orientation(data)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_flipped_image_is_the_mirror_image_also_of_a_turned_one(orientation: int) -> None:
+    exif, buffer = Image.Exif(), io.BytesIO()
+    exif[0x0112] = orientation
+    pixels = np.random.default_rng(0).integers(0, 256, (30, 40, 3), np.uint8)
+    Image.fromarray(pixels).save(buffer, "PNG", exif=exif)
+    seen = []
+    for flip in (0.0, 1.0):
+        config: Any = SimpleNamespace(
+            image_shape=16, val_resize=18, seed=0, augmentation=recipe.Augmentation(flip=flip)
+        )
+        source: Any = SimpleNamespace(name=str)
+        decoder = images.ImageDecoder(source, True, config)
+        seen.append(decoder.decode_crop(buffer.getvalue(), epoch=0, index=0))
+    assert np.array_equal(seen[1], seen[0][:, ::-1])
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))

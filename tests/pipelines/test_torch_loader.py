@@ -60,6 +60,18 @@ def test_bad_file_in_a_worker_is_named_and_ends_all_workers(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+def test_batches_that_are_kept_do_not_change(photos: Photos) -> None:
+    """The memory of a batch is used again only when nothing refers to it."""
+    source = open_source(photos.root, "train", "files")
+    kept = []
+    for threads in (1, 0):
+        pipeline = open_pipeline(full(data_nthreads=threads), source, "train", 0, 1)
+        kept.append(by_position(list(pipeline.epoch(0))))
+        pipeline.close()
+    assert np.array_equal(*kept)
+
+
+@pytest.mark.slow
 def test_closing_a_pipeline_ends_its_workers(photos: Photos) -> None:
     source = open_source(photos.root, "train", "files")
     pipeline = open_pipeline(full(data_nthreads=2), source, "train", 0, 1)
@@ -139,3 +151,5 @@ def test_synthetic_images_are_reproducible() -> None:
     assert batches[0].labels.dtype == np.int32 and set(batches[0].labels) <= set(range(6))
     assert all(np.array_equal(b.images, batches[0].images) for b in batches)
     made.close()
+    made = open_pipeline(full(loader="synthetic", num_examples=11), None, "train", 0, 1)
+    assert len(made) == 2  # batches of 4: as with stored images, what fills none is left out

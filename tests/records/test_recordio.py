@@ -160,13 +160,13 @@ def test_damage_is_reported_with_offset_and_other_records_are_read(tmp_path):
         "0\t0\n7\tx\n",
         "0\t0\n7\t-136\n",
         "0\t0\n7\t99999999999999999999\n",
-        "0\t0\n0\t132\n14\t264\n",  # a key twice
-        "0\t0\n7\t0\n14\t264\n",  # an offset twice
+        "0\t0\n0\t132\n14\t268\n",  # a key twice
+        "0\t0\n7\t0\n14\t268\n",  # an offset twice
         "0\t0\n7\t4\n",
         "0\t0\n7\t1000000\n",
         "7\t1000000\n0\t0\n",
-        "7\t132\n14\t264\n",  # a record is missing: the first, one, the last
-        "0\t0\n14\t264\n",
+        "7\t132\n14\t268\n",  # a record is missing: the first, one, the last
+        "0\t0\n14\t268\n",
         "0\t0\n7\t132\n",
         "version https://git-lfs.github.com/spec/v1\noid sha256:1\n",
     ],
@@ -174,9 +174,19 @@ def test_damage_is_reported_with_offset_and_other_records_are_read(tmp_path):
 def test_broken_index(tmp_path, text):
     write(tmp_path / "a", 3)
     assert (tmp_path / "a.idx").read_text() == "0\t0\n7\t132\n14\t268\n"
+    (tmp_path / "a.crc").unlink()  # other programs write none
     (tmp_path / "a.idx").write_text(text)
     with pytest.raises(RecordError, match=r"a\.idx.*data_prep\.im2rec --index .*/a`"):
         Reader(tmp_path / "a.rec").labels()
+
+
+def test_an_index_may_list_the_records_in_any_order(tmp_path):
+    """Each record is compared with its own checksum."""
+    write(tmp_path / "a", 3)
+    images = [image for _, image in Reader(tmp_path / "a.rec")]
+    lines = (tmp_path / "a.idx").read_text().splitlines()
+    (tmp_path / "a.idx").write_text("\n".join(lines[::-1]))
+    assert [image for _, image in Reader(tmp_path / "a.rec")] == images[::-1]
 
 
 @pytest.mark.parametrize("offset", [2**62, 2**63 - 1])

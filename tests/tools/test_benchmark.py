@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from rn50 import launch
+from rn50.benchmark import Cell, rates
 from tests.conftest import clean_environment
 from tests.support import Ended, strict_json
 
@@ -79,6 +80,12 @@ def test_an_epoch_that_was_not_timed_is_null_with_a_reason(swept) -> None:
     cell = strict_json(file)["env"]["cells"]["1"]["24"]
     assert "larger -i" in cell["reason"] and "train.total_ips" not in cell
     assert ended.status == 1 and "n 1, batch 24: an epoch has one iteration" in ended.err
+
+
+def test_one_epoch_that_was_not_timed_leaves_no_figure() -> None:
+    key = "train.total_ips"
+    cell = Cell(1, 4, report={"metrics": {key: [100.0, None, 90.0]}})
+    assert (rates(cell, key, 0), rates(cell, key, 2)) == (None, [90.0])
 
 
 def test_a_cell_holds_the_rate_of_each_epoch(swept) -> None:

@@ -45,8 +45,8 @@ def files(tmp_path: Path) -> Path:
         made = Report(
             "resnet50", 2, ["rn50"], {"axes": {"batch_size": {"value": 32}}}, total_duration=7200.0
         )
-        for ips in speeds:
-            made.add("train", {"total_ips": ips, "loss": 2.5, "top1": 40.0})
+        for number, ips in enumerate(speeds):
+            made.add("train", {"total_ips": ips, "loss": 2.5, "top1": 40.0 - number})
             made.add("val", {"top1": 50.0 + ips, "total_ips": None})
         made.write(tmp_path / f"{name}.json")
     return tmp_path
@@ -73,6 +73,7 @@ def test_reports_are_compared_by_speed_and_by_accuracy(rn50: Rn50, files: Path) 
     # the harmonic mean of 40 and 60: the first epoch is a warm-up
     assert line(text, "2", "32") == ["2", "32", "48.00", "96.00", "2.00"]
     assert line(text, "val.top1", "2") == ["val.top1", "2", "110.0", "146.0"]
+    assert line(text, "train.top1", "2") == ["train.top1", "2", "38.000", "40.000"]  # the last
     assert line(text, "hours", "2") == ["hours", "2", "2.000", "2.000"]
     assert "before" in text and "after" in text and "val.total_ips" not in text
     for name in ("a", "b"):

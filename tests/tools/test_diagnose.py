@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rn50.diagnose import model
+from rn50.diagnose import command, model
 from rn50.diagnose.command import candidates
 from rn50.diagnose.measure import steady_rate
 from rn50.diagnose.model import COMMUNICATION, COMPUTE, FREE, INPUT, SLOWER, SUM, Rates
@@ -58,6 +58,7 @@ def test_verdict_recommends_the_largest_gain() -> None:
     assert "--loader dali" in text and "1,400" in text and "notebook 05" in text
     useless = model.Change("--dtype bfloat16", model.lesson(COMPUTE, "torch"), 991)
     assert "bfloat16" not in model.verdict(rates, bound, [useless])
+    assert "--loader dali would help most" in model.verdict(rates, bound, [useless, dali, useless])
     assert "notebook 04" in model.verdict(rates, bound, [], "tensorflow")
 
 
@@ -94,6 +95,17 @@ def test_the_edges_of_an_epoch_are_left_out(tmp_path: Path) -> None:
     config = full(loader="native", batch_size=16, data_nthreads=1)
     assert steady_rate(tmp_path, config, 1.0) == pytest.approx(4 * 16 / 2)
     assert steady_rate(tmp_path, config, 60.0) == 0
+    two = full(loader="native", batch_size=16, data_nthreads=1, n=2, comm="ddp")
+    assert steady_rate(tmp_path, two, 1.0) == pytest.approx(2 * 4 * 16 / 2)  # of both workers
+
+
+@pytest.mark.parametrize(("machine", "how"), [(LAPTOP, SUM), (WORKSTATION, SLOWER)])
+def test_parts_share_the_processor_unless_there_is_a_gpu(
+    machine: Machine, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "machine", lambda: machine)
+    assert command.formula(full()) == how
+    assert command.formula(full(step=100.0)) == SLOWER  # it is simulated
 
 
 def test_epochs_of_one_step_cannot_be_timed(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from rn50.published import load
 from rn50.scaling import Cluster, Training, links, predict
 from rn50.scaling.links import Link
-from rn50.scaling.model import all_reduce_s, expected_max
+from rn50.scaling.model import all_reduce_s, expected_max, gradients
 from rn50lib.resnet import resnet
 
 Rn50 = Callable[..., Any]
@@ -50,12 +50,21 @@ def test_expected_maximum_of_n_normals() -> None:
     assert expected_max(64) == pytest.approx(drawn, abs=0.03)
 
 
+def test_gradients_are_ready_from_a_third_of_the_step_on() -> None:
+    """Forward multiplies once with each weight, backward twice; the last layer comes first."""
+    ready = [share for share, _ in gradients(resnet(), 224)]
+    assert ready[0] == pytest.approx(1 / 3, abs=1e-3) and ready[-1] == pytest.approx(1)
+    assert ready == sorted(ready)
+
+
 def test_one_gpu_matches_the_measurement_and_parts_add_up() -> None:
     assert predict(V100, replace(DGX, noise=0.2), 1).ips == pytest.approx(1442.6)
     step = predict(V100, replace(DGX, noise=0.05), 64)
     parts = (step.compute_s, step.stragglers_s, step.exposed_s, step.input_wait_s)
     assert sum(parts) == pytest.approx(step.step_s) and step.limit == "stragglers"
     assert predict(V100, Cluster(*links.parse("nvlink+10g")), 64).limit == "exchange"
+    five = predict(V100, replace(DGX, noise=0.04), 8)
+    assert five.limit == "stragglers" and 0.05 < five.stragglers_s / five.compute_s < 0.06
     # eight GPUs that each want 1442.6 img/s from loaders with 5000 together
     fed = predict(V100, replace(DGX, input_ips=5000), 64)
     assert fed.limit == "input" and fed.ips == pytest.approx(8 * 5000)

@@ -9,6 +9,8 @@ import resource
 import struct
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +19,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rn50lib import checkpoint
-from rn50lib.checkpoint import Checkpoint, CheckpointManager
+from rn50lib.checkpoint import Checkpoint, CheckpointManager, TrainProgress
 from rn50lib.distributed import Comm
 from rn50lib.errors import UserError
+from rn50lib.report import Report
 from rn50lib.resnet import Network, tiny
 from tests.support import full
 
@@ -143,6 +146,40 @@ def test_averaging_running_statistics_twice_changes_nothing() -> None:
     checkpoints = CheckpointManager(full(), tiny(5), Six(), {}, None)
     again = checkpoints.with_bn_stats_of_ranks(averaged)
     assert np.array_equal(again["bn1.running_var"], averaged["bn1.running_var"])
+
+
+class Second(Comm):
+    """Rank 1 of 2. All values of rank 0 are larger by 2."""
+
+    rank, size = 1, 2
+
+    def stack(self, vector: np.ndarray) -> np.ndarray:
+        return np.stack([vector + 2, vector])
+
+
+def test_ranks_validate_with_the_mean_of_their_statistics_and_resume_with_their_own() -> None:
+    arrays = {"bn1.running_mean": np.float32([1, 3]), "bn1.running_var": np.float32([5])}
+    checkpoints = CheckpointManager(full(), tiny(5), Second(), {}, None)
+    both = checkpoints.with_bn_stats_of_ranks(arrays)
+    assert (both["bn1.running_mean"].tolist(), both["bn1.running_var"].tolist()) == ([2, 4], [6])
+    own = checkpoints.with_own_bn_stats(both)
+    assert all(np.array_equal(own[name], array) for name, array in arrays.items())
+
+
+def test_ranks_go_on_only_when_the_checkpoint_is_written(tmp_path: Path) -> None:
+    """One that ended earlier could make the launcher end rank 0 before."""
+    there: list[list[int]] = []
+
+    class First(Comm):
+        def barrier(self) -> None:
+            there.append(checkpoint.epochs(tmp_path / "m"))
+
+    checkpoints = CheckpointManager(
+        full(model_prefix=str(tmp_path / "m")), tiny(5), First(), {}, None
+    )
+    step: Any = SimpleNamespace(state=lambda: small().arrays, loss_scale_state=dict)
+    checkpoints.save(1, TrainProgress(), step, Report("tiny", 1, []))
+    assert there == [[1]]
 
 
 def test_missing_epoch_lists_the_existing_ones(tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rn50lib import metrics
 from rn50lib.distributed import Comm
-from rn50lib.metrics import metric_sums
+from rn50lib.errors import UserError
+from rn50lib.metrics import Meter, metric_sums
 from rn50lib.train import check_weights_are_equal
 from tests.support import full
 
@@ -39,6 +41,51 @@ def test_a_worker_with_fewer_images_weighs_less() -> None:
 
 def test_no_images_gives_null_metrics() -> None:
     assert metric_sums(np.zeros(4), Comm()) == {"loss": None, "top1": None, "top5": None}
+
+
+class Two(Comm):
+    """One of two workers that do the same."""
+
+    size = 2
+
+    def sum_array(self, array: np.ndarray) -> np.ndarray:
+        return 2 * array
+
+    def stack(self, vector: np.ndarray) -> np.ndarray:
+        return np.stack([vector, vector])
+
+
+def test_a_reading_is_of_all_workers_since_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first step, which fills caches, takes 100 s here; the others take 1, 2, 3 and 4 s."""
+    now, given = [0.0], iter([100.0, 1.0, 2.0, 3.0, 4.0])
+    monkeypatch.setattr(metrics.time, "perf_counter", lambda: now[0])
+    readings: dict[int, dict[str, Any]] = {}
+    progress: Any = SimpleNamespace(
+        phase="train", epoch=0, step=lambda: None, stop=lambda: None, reading=readings.__setitem__
+    )
+    losses = iter([80.0, 40.0, 16.0 + 8.0, 8.0])  # of the steps 1, 2, 3 and 4, and 5
+    step: Any = SimpleNamespace(
+        pop_metrics=lambda: np.array([next(losses), 2, 4, 8]), loss_scale_state=dict
+    )
+    meter = Meter(step, Two(), progress, every=2, done=10)
+    for _ in meter.batches(SimpleNamespace(valid=8) for _ in range(5)):
+        now[0] += next(given)
+        meter.step_done(lr=0.1)
+    found = meter.finish(show=True)
+    assert {step: line["ips"] for step, line in readings.items()} == {
+        12: 2 * 8 / 1, 14: 2 * 16 / (2 + 3), 15: 2 * 8 / 4,
+    }  # fmt: skip
+    assert [line["loss"] for line in readings.values()] == [(80 + 40) / 16, 24 / 8, 8 / 8]
+    assert found["time"] == 10 / 4 and found["total_ips"] == 2 * 32 / 10
+    assert found["loss"] == (80 + 40 + 24 + 8) / 32
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_a_loss_that_is_not_finite_ends_the_run(loss: float) -> None:
+    step: Any = SimpleNamespace(pop_metrics=lambda: np.array([loss, 0, 0, 8]))
+    meter = Meter(step, Comm(), SimpleNamespace(epoch=4), every=2)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=f"the loss is {loss} in epoch 5, step 0"):
+        meter.read()
 
 
 class Second(Comm):

@@ -118,6 +118,20 @@ def test_crops_of_a_large_image_have_the_recipe_s_areas_and_aspects() -> None:
     assert min(left for left, *_ in boxes) < 10 and max(left + w for left, _, w, _ in boxes) > 3990
 
 
+def test_crops_reach_every_edge() -> None:
+    boxes = [box for seed in range(500) if (box := recipes.augment(seed, 20, 20)[0])[2] < 20]
+    assert {0, 20} <= {x for left, _, w, _ in boxes for x in (left, left + w)}
+    assert {0, 20} <= {y for _, top, _, h in boxes for y in (top, top + h) if h < 20}
+
+
+def test_a_crop_that_does_not_fit_is_drawn_up_to_ten_times() -> None:
+    """A crop of the area a and the aspect r fits into 1000 x 4000 if a r is at most a quarter."""
+    fallbacks = sum(recipes.augment(seed, 1000, 4000)[0][3] == 1333 for seed in range(4000))
+    mean = (4 / 3 - 3 / 4) / math.log((4 / 3) / (3 / 4))  # of 1 / r
+    fails = 1 - (0.25 * mean - 0.05) / 0.95
+    assert fallbacks / 4000 == pytest.approx(fails**10, abs=0.015)  # 0.09
+
+
 def test_image_without_a_fitting_crop_gives_its_centre() -> None:
     rng = random.Random(0)
     assert recipes.random_crop_box(rng, 10, 2000) == (0, 993, 10, 13)

@@ -13,6 +13,7 @@ import resource
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from PIL import Image
 from rn50 import cli
 from rn50lib import checkpoint, train
 from rn50lib.config import validated
+from rn50lib.progress import Progress
 from tests.support import TINY, Photos, strict_json, timeless
 
 pytestmark = pytest.mark.needs("torch")
@@ -107,9 +109,31 @@ def test_progress_is_one_line_a_reading(trained: Path) -> None:
     seconds = [line["seconds"] for line in told]
     assert seconds == sorted(seconds)
     metrics = strict_json(trained / "r.json")["metrics"]
+    for key in ("loss", "top1"):  # the three readings of an epoch are of two steps each
+        values = np.reshape([line[key] for line in train], (3, 3))
+        np.testing.assert_allclose(values.mean(axis=1), metrics[f"train.{key}"], rtol=1e-6)
     for epoch, line in enumerate(line for line in told if line["phase"] == "epoch"):
         assert line["epoch"] == epoch
         assert all(line[key] == metrics[key][epoch] for key in metrics)
+
+
+def test_the_line_of_an_epoch_has_its_metrics(trained: Path) -> None:
+    printed = (trained / "told").read_text().splitlines()
+    (line,) = [line for line in printed if line.startswith("epoch 3/3: ")]
+    metrics = strict_json(trained / "r.json")["metrics"]
+    shown = ("train.loss", "train.top1", "val.top1", "train.total_ips", "val.total_ips")
+    loss, train, val, ips, val_ips = (f"{metrics[key][-1]:.4g}" for key in shown)
+    text = f"loss {loss}, train top-1 {train}, val top-1 {val}, img/s {ips}, val img/s {val_ips} ("
+    assert line.startswith(f"epoch 3/3: {text}")
+
+
+def test_a_reading_is_in_the_file_at_once(tmp_path: Path) -> None:
+    """Another program follows the run by this file."""
+    progress = Progress(tmp_path)
+    progress.start("train", 0, 1, steps=4)
+    progress.reading(2, {"loss": 1.5})
+    assert [(line["step"], line["loss"]) for line in lines(tmp_path)] == [(2, 1.5)]
+    progress.close()
 
 
 READING = {"phase", "epoch", "step", "steps", "loss", "top1", "ips", "lr", "seconds"}
@@ -279,6 +303,7 @@ def test_resuming_a_finished_run_writes_its_report(
         (("--num-examples", "16"), "num_examples unset, this run has 16"),
         (("--num-classes", "7"), "--num-classes 7"),
         (("--data-root", "other"), "data 48 images"),
+        (("--data-root", "moved"), "this run has 48 images, labels"),
     ],
 )
 def test_checkpoint_of_a_different_run_is_not_resumed(
@@ -287,6 +312,9 @@ def test_checkpoint_of_a_different_run_is_not_resumed(
     for name in ("m-0001.safetensors", "m-symbol.json"):
         shutil.copy(trained / name, tmp_path)
     shutil.copytree(photos.root, "other", ignore=shutil.ignore_patterns("records", "drum_07.jpg"))
+    shutil.copytree(photos.root, "moved", ignore=shutil.ignore_patterns("records"))
+    one, two, *_ = sorted(Path("moved/train").iterdir())
+    next(one.iterdir()).rename(two / "moved.jpg")  # as many images, one with a different label
     assert problem in resume(rn50, photos, "--resume", *flags).error
     assert checkpoint.epochs("m") == [1]
 
@@ -317,11 +345,15 @@ def test_without_room_for_a_checkpoint_the_earlier_one_survives(
 
 
 @pytest.mark.parametrize(
-    "flags",
-    [(), pytest.param(("--backend", "tensorflow"), marks=pytest.mark.acceptance)],
+    ("flags", "done"),
+    [
+        ((), 48),
+        (("--benchmark-iters", "4"), 32),
+        pytest.param(("--backend", "tensorflow"), 48, marks=pytest.mark.acceptance),
+    ],
 )
 def test_damaged_validation_image_keeps_the_training(
-    rn50: Run, photos: Photos, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...]
+    rn50: Run, photos: Photos, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], done: int
 ) -> None:
     monkeypatch.setattr(train, "UNSAVED_S", 0.0)  # as if the epoch had taken long
     shutil.copytree(photos.root, "set", ignore=shutil.ignore_patterns("records"))
@@ -331,10 +363,10 @@ def test_damaged_validation_image_keeps_the_training(
     files = ("--data-root", "set", "-e", "1", *flags)
     ended = resume(rn50, photos, *files)
     assert ended.status == 2 and image.name in ended.err
-    assert checkpoint.positions("m") == [(0, 48)]
+    assert checkpoint.positions("m") == [(0, done)]
     image.write_bytes(content)
     ended = resume(rn50, photos, *files, "--resume")
-    assert ended.status == 0 and "0 epochs are done, and 48 images of the next" in ended.err
+    assert ended.status == 0 and f"0 epochs are done, and {done} images of the next" in ended.err
     assert checkpoint.positions("m") == [(1, 0)]
     again = resume(rn50, photos, *files, "--model-prefix", "n", "--report", "n.json")
     assert again.status == 0 and same_weights("m", "n", 1)
@@ -466,7 +498,9 @@ def test_durations_of_a_resumed_run_count_all_its_starts(rn50: Run, photos: Phot
         report = strict_json(Path("r.json"))
         return report["total_duration"], report["env"]["seconds"]
 
+    begin = perf_counter()
     first, parts = trained(2)
+    assert first <= perf_counter() - begin
     assert trained(2) == (pytest.approx(first, abs=0.1), parts)  # nothing is left to do
     total, now = trained(3)
     assert total > first + sum(now.values()) - sum(parts.values())

@@ -81,6 +81,7 @@ LABEL = r'(data\["image/class/label"\]) - 1'
     ("script", "pattern", "instead", "said"),
     [
         ("1_single", r"optimizer\.zero_grad\(\)", "pass", "call zero_grad()"),
+        ("1_single", r"(optimizer\.zero_grad\(\))", r"pass  # no \1", "call zero_grad()"),
         ("2_ddp", r"loader\.sampler\.set_epoch\(epoch\)", "pass", "call sampler.set_epoch(epoch)"),
         ("2_ddp", r"DistributedSampler\(.*?\)", "None", "draws from all images"),
         ("2_ddp", r"manual_seed\(.*\)\)", "manual_seed(0)", "same random numbers"),
@@ -268,6 +269,7 @@ def test_start_script_has_a_gap_for_each_part_of_the_learner(tmp_path, monkeypat
     started = own.read_text()
     ast.parse(started)
     assert started.count(ladder.GAP) == len(ladder.GAPS) == 4
+    assert not ladder.is_rung_1(own) and ladder.is_rung_1(LADDER / "1_single.py")
     diff = list(difflib.ndiff(text.splitlines(), started.splitlines()))
     assert all(ladder.GAP in line for line in diff if line.startswith("+ "))
     assert not re.search(
@@ -384,6 +386,8 @@ def test_race_pairs_the_turns_of_each_rung_with_the_one_before(
         for runner in runners:
             runner.turns = [[seconds] for seconds in speeds[runner.name]]
             report = Path(runner.flags[runner.flags.index("--report") + 1])
+            assert not report.exists()  # an earlier one is never taken for this run's
+            assert runner.lead == (4 if runner.name in ("1_single", "2_ddp") else 2)  # batches
             report.write_text('{"images_per_s": 1, "compute_ms": 9, "input_ms": 1}')
 
     here = SimpleNamespace(runs=tmp_path, data_root=tmp_path, profile="cpu", number="03")

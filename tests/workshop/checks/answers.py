@@ -84,6 +84,7 @@ WRONG_VALUES: list[tuple[str, Any, str]] = [
     ("ex02.tune", (0.019, 0.0), "e-01 along the valley"),
     ("ex02.tune", (0.0338, 0.7), "e-02 across it"),
     ("ex02.tune", (0.01, 1e200), "along the valley"),
+    ("ex02.tune", (0.03, 0.6), "5.0e-03 along the valley"),  # almost
     ("ex02.tune", (0.72, 0.03), "does not settle across the valley"),
     ("ex02.tune", (0.03, 0.72, 60), "momentum) is (0.03, 0.72, 60)"),
     ("ex04.hunt", {19, 23}, "you found 2 of 8 bugs, and named no line without one"),

@@ -464,6 +464,22 @@ def test_random_crops_do_not_hide_who_reads_what(
     assert set(result.missing) <= {"share"}, str(result)
 
 
+def test_ranks_that_use_one_gpu_are_found() -> None:
+    def judged(*devices: str) -> tuple[str, str]:
+        ranks = [
+            verdict.Rank([{"kind": "start", "by": "Horovod", "place": [rank, 2]},
+                          {"kind": "update", "device": device}])
+            for rank, device in enumerate(devices)
+        ]  # fmt: skip
+        return verdict.start(ranks, 2)
+
+    status, text = judged("cuda:0 of all", "cuda:0 of all")
+    assert status == "missing" and text.endswith("several ranks use one device: cuda:0 of all")
+    assert judged("cuda:0 of all", "cuda:1 of all")[0] == "seen"
+    assert judged("cuda:0 of 0", "cuda:0 of 1")[0] == "seen"
+    assert judged("cpu of all", "cpu of all")[0] == "seen"
+
+
 ALL_OF_IT = [1, 0, "{'path': 'images'}"]  # what DALI's reader was asked for: the shards, its own
 
 
@@ -532,6 +548,12 @@ def test_rate_is_compared_with_that_of_one_rank(
         ([[1, 2], [3, 0]], [[1, 2], [3, 0]], "missing", "updated with its own gradients"),
         ([[1, 2], [1, 2]], [[1, 2], [1, 2]], "not seen", "equal on all ranks"),
         ([[2, 1], [2, 1]], [None, None], "not seen", "could not be compared"),
+        (
+            [[float("inf"), 1], [float("inf"), 1]],
+            [[1, 2], [3, 0]],
+            "not seen",
+            "could not be compared",
+        ),
         ([[0, 0], [0, 0]], [[0, 0], [0, 0]], "not seen", "all gradients were zero"),
     ],
 )
