@@ -278,7 +278,7 @@ def save(run: Run, epoch: int) -> None:
 
 
 def note_time(run: Run) -> None:
-    """Report the time up to now, in all starts of the run, and that of training by part."""
+    """Report the time of the run in all its starts, and that of its training epochs by part."""
     run.report.total_duration = time.perf_counter() - run.begin
     run.report.env["seconds"] = {part: round(s, 3) for part, s in run.seconds.items()}
 

@@ -151,7 +151,8 @@ class Setup:
         """Raise SetupError if a first set-up does not fit on the disk: pip would fail later."""
         place = next(folder for folder in (self.venv, *self.venv.parents) if folder.exists())
         free = shutil.disk_usage(place).free
-        if free < ROOM and not (self.state / "packages").exists():
+        there = any(self.venv.glob("lib/python3*/site-packages/torch"))  # conda's, for instance
+        if free < ROOM and not there:
             raise SetupError(
                 f"{free / 1e9:.1f} GB are free at {place}; the packages need more than"
                 f" {ROOM / 1e9:.0f}: make room, or clone the project to a larger disk"
