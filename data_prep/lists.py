@@ -122,12 +122,17 @@ def write_list(path: Path, found: Found) -> None:
     with new_files(path) as (file,):
         text = "".join(f"{index}\t{label:f}\t{name}\n" for index, name, label in images)
         file.write(text.encode("utf-8", "surrogateescape"))
+    _whole(path).unlink(missing_ok=True)  # an earlier list's
+
+
+def _whole(path: Path) -> Path:
+    return path.with_name(f"{path.name}.all")
 
 
 def take_off(path: Path, images: set[str]) -> None:
     """Remove the lines of some images, given as in the list; PATH.all keeps the first list."""
-    if not (whole := path.with_name(f"{path.name}.all")).exists():
-        shutil.copy2(path, whole)
+    if not _whole(path).exists():
+        shutil.copy2(path, _whole(path))
     names = {image.encode("utf-8", "surrogateescape") for image in images}
     with open(path, "rb") as old, new_files(path) as (new,):
         new.writelines(line for line in old if line.rstrip(b"\r\n").split(b"\t")[-1] not in names)

@@ -114,15 +114,16 @@ def _remove_drafts(target: Path) -> None:
 def refuse_others(out: Path, is_ours: Callable[[str], object] = lambda name: False) -> None:
     """Raise UserError if a folder that will be replaced as a whole holds files of others.
 
-    `is_ours` tells them by their names; without it, all are.
+    `is_ours` tells them by their names in a folder that was completed here; without it, all are.
     """
     finish_swap(out)
     if not out.exists():
         return
     if not out.is_dir():
         raise UserError(f"{out}: this is a file; name a folder to write to")
+    made_here = (out / COMPLETE).exists()
     for name in sorted(os.listdir(out)):
-        if not is_ours(name):
+        if not (made_here and is_ours(name)):
             raise UserError(
                 f"{out / name}: the output folder is replaced as a whole, and this was not made by"
                 " this program; choose another folder, or move it away"
@@ -157,6 +158,11 @@ class OutputFolder:
     def __enter__(self) -> OutputFolder:
         if self.path.is_mount():
             raise UserError(f"{self.path}: this is a mount point; name a folder below it")
+        if Path.cwd().is_relative_to(self.path.resolve()):
+            raise UserError(
+                f"{self.path}: the working directory is in this folder, which is replaced as a"
+                " whole; run the command from elsewhere"
+            )
         make_folder(self.path.parent, str(self.path))
         finish_swap(self.path)
         self._lock = self._lock_part()
@@ -216,7 +222,8 @@ class OutputFolder:
 
 def _followed(path: str | os.PathLike) -> Path:
     """Return the folder itself if `path` is a symlink to it, so that the link stays."""
-    return Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
+    nameless = Path(path).name in ("", "..")  # `.` and `..`
+    return Path(os.path.realpath(path)) if nameless or os.path.islink(path) else Path(path)
 
 
 def finish_swap(path: str | os.PathLike) -> None:

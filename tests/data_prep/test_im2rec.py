@@ -270,6 +270,10 @@ def test_images_left_out_are_taken_off_the_list(tmp_path, capsys):
     (tmp_path / "images" / "dog" / "b.jpg").write_bytes(b"")
     im2rec.main(["--skip-bad", prefix, root])  # the first list is kept, not the second one
     assert Path(f"{prefix}.lst.all").read_bytes().splitlines() == before
+    (tmp_path / "images" / "dog" / "new.jpg").write_bytes(image_bytes((30, 40)))
+    im2rec.main(["--list", "--recursive", prefix, root])  # a new list, and so a new full one
+    im2rec.main(["--skip-bad", prefix, root])
+    assert len(Path(f"{prefix}.lst.all").read_bytes().splitlines()) == len(before) + 1
 
 
 def test_images_next_to_the_class_folders_are_left_out(tmp_path, capsys):

@@ -201,6 +201,25 @@ def test_bad_commands_get_one_line(tmp_path, root, shards, flags, message, error
     assert error.startswith(message.format(**places))
 
 
+def test_shards_of_another_program_are_not_replaced(tmp_path, root, error_of):
+    path = tmp_path / "mine" / "train-00000-of-00001"
+    path.parent.mkdir()
+    path.write_bytes(b"precious")
+    error = error_of(tfrecord.main, str(root), str(path.parent))
+    assert error.startswith(f"{path}: the output folder is replaced as a whole, and this was not")
+    assert path.read_bytes() == b"precious"
+
+
+def test_the_working_directory_is_not_replaced(tmp_path, root, monkeypatch, error_of):
+    monkeypatch.chdir(tmp_path)
+    error = error_of(tfrecord.main, str(root), ".", "--quiet")
+    assert (
+        error == f"{tmp_path}: the working directory is in this folder, which is replaced as a"
+        " whole; run the command from elsewhere"
+    )
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("schema", ["imagenet", "slides"])
 def test_a_bad_image_is_named(tmp_path, schema):
     root = make_root(tmp_path / "set", train=4, val=4)
