@@ -143,7 +143,7 @@ def pack_list(
         _report_bad(failed, path_lst, skip_bad, "the record file was not put in place")
         took = progress.took(writer.count)
     if bad or failed:
-        take_off(path_lst, {path.removeprefix(f"{root}/") for path, _ in (*bad, *failed)})
+        take_off(path_lst, root, {path for path, _ in (*bad, *failed)})
     name_classes(path_rec, classes, Path(root))
     if not quiet:
         left_out = LeftOut()

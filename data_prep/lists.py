@@ -129,13 +129,15 @@ def _whole(path: Path) -> Path:
     return path.with_name(f"{path.name}.all")
 
 
-def take_off(path: Path, images: set[str]) -> None:
-    """Remove the lines of some images, given as in the list; PATH.all keeps the first list."""
+def take_off(path: Path, root: str, images: set[str]) -> None:
+    """Remove the lines of some images of `root`; PATH.all keeps the first list."""
     if not _whole(path).exists():
         shutil.copy2(path, _whole(path))
-    names = {image.encode("utf-8", "surrogateescape") for image in images}
+    above, names = os.fsencode(root), {*map(os.fsencode, images)}
     with open(path, "rb") as old, new_files(path) as (new,):
-        new.writelines(line for line in old if line.rstrip(b"\r\n").split(b"\t")[-1] not in names)
+        for line in old:
+            if os.path.join(above, line.rstrip(b"\r\n").split(b"\t")[-1]) not in names:
+                new.write(line)
 
 
 def read_list(path: str | os.PathLike) -> list[Entry]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -60,19 +61,22 @@ class Writer:
 def check_files(entries: list[Entry], root: str) -> tuple[list[Entry], list[int], Bad]:
     """Return the good entries, their sizes in bytes, and the bad ones, without reading the files.
 
-    Files that are missing, empty, too large for a record, or pointers are bad.
+    Those that are missing, no files, empty, too large for a record, or pointers are bad.
     """
     good: list[Entry] = []
     sizes: list[int] = []
     bad: Bad = []
     for entry in entries:
-        path = f"{root}/{entry.path}"
+        path = os.path.join(root, entry.path)
         try:
-            size = os.stat(path).st_size
+            status = os.stat(path)
         except OSError as error:
             bad.append((path, error.strerror or str(error)))
             continue
-        if size == 0:
+        size = status.st_size
+        if not stat.S_ISREG(status.st_mode):
+            bad.append((path, "not a regular file"))
+        elif size == 0:
             bad.append((path, "the file is empty"))
         elif size > MAX_PAYLOAD - 4096:
             bad.append((path, f"{size:,} bytes are more than a record holds"))
@@ -101,7 +105,7 @@ def pack(
     bad: Bad = []
 
     def frame_image(entry: Entry, size: int) -> tuple[bytes, int]:
-        path = f"{root}/{entry.path}"
+        path = os.path.join(root, entry.path)
         with open(path, "rb", buffering=0) as file:
             image = file.read()
         if len(image) != size:

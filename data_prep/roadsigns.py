@@ -38,6 +38,7 @@ TRAIN, VAL, SEED = 2400, 1200, 0
 FILE_BYTES = 104_000  # mean size of an image on disk, rounded up to blocks
 BATCH = 8  # images in one task of a worker
 SPLITS = ("train", "val")
+OURS = (*SPLITS, "classes.txt", COMPLETE, "records", "tfrecord")  # what --overwrite replaces
 
 
 @dataclass(frozen=True)
@@ -142,8 +143,7 @@ def find_complete(
 def _make(out: Path, wanted: Parameters, jobs: int | None, overwrite: bool, quiet: bool) -> None:
     from data_prep.signs.compose import prepare  # with Pillow and NumPy
 
-    if not (overwrite and (out / COMPLETE).exists()):
-        refuse_others(out)
+    refuse_others(out, OURS.__contains__ if overwrite else lambda name: False)
     with OutputFolder(out, asdict(wanted), wait=not overwrite) as folder:
         if folder.finished:
             return

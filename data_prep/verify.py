@@ -24,7 +24,7 @@ from pathlib import Path
 from data_prep import processes
 from data_prep.command_line import Parser, whole
 from data_prep.common import Progress, run_program
-from data_prep.verifying.compare import FORMS, compare_classes, find_repeats
+from data_prep.verifying.compare import FORMS, compare_classes, find_repeats, one_form
 from data_prep.verifying.folders import Part, read_split
 from data_prep.verifying.images import Images, prepare
 from data_prep.verifying.problems import ERROR, KINDS, LEVELS, NOTE, Problems
@@ -83,6 +83,7 @@ def verify(paths: list[Path], jobs: int | None = None, quiet: bool = False) -> R
     ``jobs`` is the number of processes, by default all usable cores; 0 reads in this process.
     """
     report = Report()
+    compared = []
     for path in paths:
         if not path.exists():
             raise UserError(f"{path}: there is no such file or folder")
@@ -112,7 +113,8 @@ def verify(paths: list[Path], jobs: int | None = None, quiet: bool = False) -> R
             report.problems += part.problems
         report.parts += parts
         compare_classes(parts, report.problems)
-    find_repeats(report.parts, report.problems)
+        compared += one_form(parts)
+    find_repeats(compared, report.problems)
     order = list(KINDS)
     report.problems.sort(key=lambda p: (LEVELS.index(p.level), order.index(p.kind), p.where))
     return report

@@ -47,13 +47,20 @@ def compare_classes(parts: list[Part], problems: Problems) -> None:
             problems.add("packed-before", part.path, text)
 
 
-def find_repeats(parts: list[Part], problems: Problems) -> None:
-    """Report the same bytes in train and val, or with several labels.
+def one_form(parts: list[Part]) -> list[Part]:
+    """Return the first form that has each split of a root: the others hold the same images.
 
-    One form is enough, since the others hold the same images: files if they are there.
+    All parts that are not empty, if none has both.
     """
-    forms = [[part for part in parts if part.form == form and len(part)] for form in FORMS]
-    chosen = sorted(next(filter(None, forms), []), key=lambda part: part.split)  # train first
+    filled = [part for part in parts if len(part)]
+    forms = [[part for part in filled if part.form == form] for form in FORMS]
+    splits = {part.split for part in filled}
+    return next((form for form in forms if {part.split for part in form} == splits), filled)
+
+
+def find_repeats(parts: list[Part], problems: Problems) -> None:
+    """Report the same bytes in train and val, or with several labels."""
+    chosen = sorted(parts, key=lambda part: part.split)  # train first
     first: dict[int, tuple[str, int, str]] = {}
     leaks = []
     for part in chosen:

@@ -221,6 +221,7 @@ def make_set(tmp_path, **files):
 
 BAD = {
     "empty": b"",
+    "folder": b"x",
     "pointer": b"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 2\n",
     "good": b"some image",
     "gone": b"x",
@@ -230,22 +231,27 @@ BAD = {
 
 def test_bad_files_are_named_or_left_out(tmp_path):
     prefix, root = make_set(tmp_path, **BAD)
-    (tmp_path / "images" / "gone.jpg").unlink()
+    for name in ("gone", "folder"):
+        (tmp_path / "images" / f"{name}.jpg").unlink()
+    (tmp_path / "images" / "folder.jpg").mkdir()
+    text = Path(f"{prefix}.lst").read_text()  # a list may name images elsewhere, as MXNet's
+    Path(f"{prefix}.lst").write_text(text.replace("good.jpg", f"{root}/good.jpg"))
     os.truncate(tmp_path / "images" / "huge.jpg", 2**29)  # of which the disk holds nothing
     (tmp_path / "a.rec").write_bytes(b"\n#\xd7\xce, the old one")
     done = run("--pass-through", prefix, root, code=2)
-    assert done.stderr.startswith(f"error: {prefix}.lst: 4 images cannot be packed, so nothing was")
+    assert done.stderr.startswith(f"error: {prefix}.lst: 5 images cannot be packed, so nothing was")
     assert f"{root}/empty.jpg: the file is empty\n" in done.stderr
     assert f"{root}/pointer.jpg: a git-LFS or git-annex pointer" in done.stderr
     assert f"{root}/gone.jpg: No such file or directory\n" in done.stderr
     assert f"{root}/huge.jpg: 536,870,912 bytes are more than a record holds\n" in done.stderr
+    assert f"{root}/folder.jpg: not a regular file\n" in done.stderr
     assert "--skip-bad" in done.stderr
     assert (tmp_path / "a.rec").read_bytes() == b"\n#\xd7\xce, the old one"
     done = run("--pass-through", "--skip-bad", prefix, root)
-    assert "note: 4 images will be left out" in done.stderr
+    assert "note: 5 images will be left out" in done.stderr
     assert [image for _, image in Reader(f"{prefix}.rec")] == [b"some image"]
     (entry,) = read_list(f"{prefix}.lst")
-    assert entry.path == "good.jpg"
+    assert entry.path == f"{root}/good.jpg"
 
 
 def test_images_left_out_are_taken_off_the_list(tmp_path, capsys):

@@ -127,6 +127,10 @@ def test_overwrite_replaces_the_set_and_what_was_made_from_it(small: Path, tmp_p
     out = shutil.copytree(small, tmp_path / "set")
     (out / "records").mkdir()
     (out / "records" / "train.rec").write_text("made from the old images")
+    (out / "my work").mkdir()
+    with pytest.raises(UserError, match="my work: the output folder is replaced as a whole"):
+        roadsigns.ensure(out, 12, 12, 4, jobs=1, overwrite=True, quiet=True)
+    (out / "my work").rmdir()
     roadsigns.ensure(out, 12, 12, 4, jobs=1, overwrite=True, quiet=True)
     old, new = contents(small), contents(out)
     names = {name for name in new if name.endswith(".jpg")}

@@ -211,6 +211,24 @@ def test_few_leaks_are_a_warning(tmp_path, leaks, kind):
     assert [k for k, _, _ in problems if "leak" in k] == [kind] * leaks
 
 
+@pytest.mark.parametrize("other", ["train", "another set"])
+def test_leaks_are_found_in_a_form_that_has_both_splits(tmp_path, other):
+    """Although files come first: those of train alone, or of another data set."""
+    image = make_image(1)
+    for split in ("train", "val"):
+        write_records(tmp_path / split, [0], [image])
+    folders = (
+        [tmp_path / "train"]
+        if other == "train"
+        else [tmp_path / other / s for s in ("train", "val")]
+    )
+    for seed, folder in enumerate(folders):
+        (folder / "a").mkdir(parents=True)
+        (folder / "a" / "1.jpg").write_bytes(make_image(2 + seed))
+    paths = [tmp_path] if other == "train" else [tmp_path / other, tmp_path]
+    assert "leak" in [problem.kind for problem in verify.verify(paths, 0, True).problems]
+
+
 # -- record files --------------------------------------------------------------------------------
 
 
