@@ -6,6 +6,7 @@ data.
 
 from __future__ import annotations
 
+import io
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -112,6 +113,8 @@ def _decode(data: bytes, image: Image.Image, by_turbo: bool) -> list[Finding]:
     try:
         image.draft(image.mode, (width, height))
         image.load()
+        if image.format == "PNG":  # Pillow alone reads on after a wrong checksum
+            Image.open(io.BytesIO(data)).verify()
     except Exception as error:  # Pillow raises many types for damaged images
         return [("undecodable", _one_line(error))]
     return [("decoder-warning", complaint)] if complaint else []

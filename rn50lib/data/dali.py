@@ -137,7 +137,7 @@ class Dali:
         # a method of the pipeline would keep it, with its threads and buffers, after its epoch
         pipeline.share_outputs = lambda: refuse_turned(*share(this))
         try:
-            return DALIGenericIterator(
+            batches = DALIGenericIterator(
                 pipeline,
                 ["images", "labels"],
                 reader_name="reader",
@@ -149,6 +149,12 @@ class Dali:
                 f"--loader dali: DALI cannot start here: {in_short(error)}; use --loader native"
             )
             raise UserError(problem, ("doctor",)) from error
+        read = pipeline.reader_meta("reader")["epoch_size"]
+        if not self.files and read != len(self.source):
+            problem = f"{self.indexes[0].parent}: the index files here list {read:,} records, and"
+            problem += f" {self.source.path} has {len(self.source):,}"
+            raise UserError(problem, ("index_shards", self.source.path))
+        return batches
 
     def _explain(self, error: RuntimeError, epoch: int, step: int) -> UserError:
         """Return the error that says why a batch after `step` failed.

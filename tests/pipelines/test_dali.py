@@ -231,6 +231,13 @@ def test_a_missing_index_is_named_with_the_command_that_writes_it(
     assert f"`{command}` writes it" in str(caught.value)
     subprocess.run([sys.executable, *command.split()[1:]], check=True, capture_output=True)
     assert len(labels(read(source, "val"))) == 12
+    index.write_text("".join(index.open().readlines()[:2]))  # as by an interrupted copy
+    with pytest.raises(
+        UserError, match=rf"index: the index files here list 8 records, and .*{command}"
+    ):
+        read(source, "val")
+    subprocess.run([sys.executable, *command.split()[1:]], check=True, capture_output=True)
+    assert len(labels(read(source, "val"))) == 12
     (tmp_path / "set/records/val.idx").unlink()
     with pytest.raises(UserError, match=r"val\.idx: this list .* `python -m data_prep.im2rec"):
         open_source(tmp_path / "set", "val", "recordio").labels.sum()
