@@ -53,7 +53,7 @@ def unpack(
     done = {"train": 0, "val": 0}
     with folder:
         if not folder.resumed:
-            check_room(out.parent, plan.size, f"unpacking {plan.form}")
+            check_room(out.parent, plan.needs(folder.part), f"unpacking {plan.form}")
         elif not quiet:
             print("continuing an interrupted run", file=sys.stderr)
         total, size = sum(plan.images.values()), 0

@@ -43,6 +43,13 @@ class Plan:
         self.tasks += [["items", split, wnid, classes[wnid]] for wnid in sorted(classes)]
         self.images[split] = sum(map(len, classes.values()))
 
+    def needs(self, target: Path) -> int:
+        """Return the bytes that the images will take: none if they can be linked."""
+        if self.size or self.inputs[0].stat().st_dev == target.stat().st_dev:
+            return self.size
+        items = (item for task in self.tasks for item in task[3])
+        return sum(os.stat(path).st_size for _, path in items)
+
 
 def make_plan(source: Path, devkit: Path | None = None) -> Plan:
     """Look at the folder and make the plan.

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rn50lib.errors import UserError
+from rn50lib.files import FULL
 
 _NAME = re.compile(r"[\w.-]+\.(JPEG|jpeg|jpg|JPG)")
 
@@ -112,7 +113,12 @@ def _link(path: str, target: Path) -> None:
     try:
         os.link(os.path.realpath(path), target)
     except OSError:
-        shutil.copyfile(path, target)
+        try:
+            shutil.copyfile(path, target)
+        except OSError as error:
+            if error.errno in FULL:
+                error.filename = str(target)  # it is the source's, which is not full
+            raise
 
 
 def _is_whole(folder: Path, sizes: dict[str, int]) -> bool:

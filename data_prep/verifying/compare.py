@@ -61,17 +61,22 @@ def one_form(parts: list[Part]) -> list[Part]:
 def find_repeats(parts: list[Part], problems: Problems) -> None:
     """Report the same bytes in train and val, or with several labels."""
     chosen = sorted(parts, key=lambda part: part.split)  # train first
-    first: dict[int, tuple[str, int, str]] = {}
+    first: dict[int, tuple[str, int, Part]] = {}
     leaks = []
     for part in chosen:
+        twice = []
         for name, label, digest in zip(part.names, part.labels, part.digests, strict=True):
             if digest <= 0:
                 continue  # unread, or empty
-            other, other_label, split = first.setdefault(digest, (name, label, part.split))
-            if split != part.split:
+            other, other_label, before = first.setdefault(digest, (name, label, part))
+            if before.split != part.split:
                 leaks.append((name, f"the same as {other}"))
+            elif before is part and label == other_label and name != other:
+                twice.append((name, f"the same as {other}"))
             if label != other_label:
                 problems.add("conflict", name, f"the same as {other}, with another label")
+        for name, text in twice:
+            problems.add("twice", name, text)
     validated = sum(len(part) for part in chosen if part.split == "val")
     kind = "few-leaks" if len(leaks) * 1000 < validated else "leak"
     for name, text in leaks:

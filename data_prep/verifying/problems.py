@@ -81,6 +81,8 @@ KINDS = {
     "leak": Kind(ERROR, "images of val that are also in train", "remove them from train"),
     "few-leaks": Kind(WARNING, "images of val that are also in train",
                       "fewer than one in a thousand: too few to change the accuracy visibly"),
+    "twice": Kind(WARNING, "images that are in a split twice",
+                  "remove the copies, or bring back what they replaced"),
     "conflict": Kind(WARNING, "images with several labels", "decide which one is right"),
 }
 # fmt: on

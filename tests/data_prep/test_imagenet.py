@@ -11,6 +11,7 @@ from scipy.io import savemat
 
 from data_prep import imagenet
 from data_prep.devkit import read_devkit
+from data_prep.layouts import make_plan
 from rn50lib.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("in_this_process")
@@ -367,6 +368,14 @@ def test_bad_commands_get_one_line(tmp_path, arguments, message, error_of):
 
 
 # -- interrupted runs ----------------------------------------------------------------------------
+
+
+def test_room_is_needed_on_another_disk_only(tmp_path):
+    """Where the images cannot be linked."""
+    make_kaggle(tmp_path)
+    images = [path.stat().st_size for path in tmp_path.rglob("*.JPEG")]
+    plan = make_plan(tmp_path)
+    assert plan.needs(tmp_path) == 0 and plan.needs(Path("/dev/shm")) == sum(images) > 0
 
 
 def test_interrupted_run_continues(tmp_path, capsys):

@@ -136,6 +136,7 @@ TRAIN, VAL = "train/pear/train_0.JPEG", "val/pear/val_0.JPEG"
         ("rm -r val/*", {("no-images", "val")}),
         (f"cp {TRAIN} val/pear/leak.JPEG", {("leak", "val/pear/leak.JPEG")}),
         (f"cp {TRAIN} train/plum/same.JPEG", {("conflict", "train/plum/same.JPEG")}),
+        (f"cp {TRAIN} train/pear/z.JPEG", {("twice", "train/pear/z.JPEG")}),
         (f"head -c 300 {TRAIN} > train/pear/cut.jpg", {("undecodable", "train/pear/cut.jpg")}),
         (
             f"mv {TRAIN} $'train/pear/\\xe4.jpg'; mv {VAL} val/pear/ä.jpg",
