@@ -41,7 +41,7 @@ from rn50lib.data.recordfile import crc32c
 from rn50lib.data.recordio import Reader, checksum_path, unpack
 from rn50lib.data.scan import LeftOut
 from rn50lib.errors import UserError
-from rn50lib.files import format_bytes, lock_open, write_file
+from rn50lib.files import format_bytes, lock_open, make_folder, write_file
 from rn50lib.hardware import usable_cores
 
 
@@ -50,7 +50,7 @@ def make_list(prefix: str, root: str, recursive: bool = True) -> None:
     found = find_images(root, recursive)
     path = Path(f"{prefix}.lst")
     classes = check_listed_classes(path, found, root)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent, str(path))
     write_list(path, found)
     name_classes(path, classes, Path(root))
     images, count = len(found.images), max(1, len(found.classes))

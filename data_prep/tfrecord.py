@@ -30,7 +30,7 @@ from rn50lib.data.scan import SPLITS, describe_contents
 from rn50lib.data.source import ShardSource, Source, describe_changes, open_source
 from rn50lib.data.tfrecord import SPLIT_PREFIX, TFRecordReader, find_shards, index_path, shard_name
 from rn50lib.errors import UserError
-from rn50lib.files import NAMES, format_bytes, write_file
+from rn50lib.files import NAMES, format_bytes, make_folder, write_file
 
 SHARD_BYTES = 128e6  # about the size of a shard if no number is given; readers interleave 4
 EXAMPLE_BYTES = 400  # what the other features and the framing add to an image, at most
@@ -67,18 +67,19 @@ def convert(
     out = Path(out) if out else root / "tfrecord"
     refuse_others(out, _OURS.match)
     sources = _open_sources(root, data_format, quiet)
-    sizes = {split: stored_bytes(source) for split, source in sources.items()}
+    read = {split: stats(source) for split, source in sources.items()}
+    sizes = {split: [size for _, size, _ in read[split]] for split in sources}
     counts = {}
     for split, source in sources.items():
         fitting = min(1024, max(4, round(sum(sizes[split]) / SHARD_BYTES)))
         counts[split] = min(len(source), (shards or {}).get(split) or fitting)
     stamp = {"root": str(root.resolve()), "schema": schema, "size": size, "seed": seed}
-    stamp |= {"shards": counts, "images": {s: fingerprint(sources[s], sizes[s]) for s in sources}}
+    stamp |= {"shards": counts, "images": {s: fingerprint(sources[s], read[s]) for s in sources}}
     folder = OutputFolder(out, stamp, wait)
     if folder.is_complete():
         print(f"{out}: already complete")
         return out
-    folder.path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(folder.path.parent, str(out))
     count = sum(map(len, sources.values()))
     pixels = 3 * size * size * count if size else sum(map(sum, sizes.values()))
     check_room(folder.path.parent, pixels + EXAMPLE_BYTES * count, f"writing {out}")
@@ -160,19 +161,18 @@ def _open_sources(root: Path, data_format: str, quiet: bool) -> dict[str, Source
     return sources
 
 
-def stored_bytes(source: Source) -> list[int]:
-    """Return the size of each image file, or of the record file."""
-    if source.format == "files":
-        return [os.stat(source.name(i)).st_size for i in range(len(source))]
-    return [os.path.getsize(source.path)]
+def stats(source: Source) -> list[tuple[str, int, int]]:
+    """Return name, bytes and time of change (ns) of each image file, or of the record file."""
+    files = source.format == "files"
+    names = map(source.name, range(len(source))) if files else [str(source.path)]
+    return [(name, (status := os.stat(name)).st_size, status.st_mtime_ns) for name in names]
 
 
-def fingerprint(source: Source, sizes: list[int]) -> str:
-    """Return a hash of what a resumed run must find unchanged: names, sizes, labels, classes."""
+def fingerprint(source: Source, read: list[tuple[str, int, int]]) -> str:
+    """Return a hash of what a resumed run must find unchanged: files, labels and classes."""
     digest = hashlib.sha256(source.labels.tobytes())
-    digest.update(f"{sizes} {source.classes.names}".encode("utf-8", "surrogateescape"))
-    status = os.stat(source.path)
-    digest.update(f"{source.format} {source.path} {status.st_mtime_ns}".encode(errors=NAMES))
+    digest.update(f"{read} {source.classes.names}".encode("utf-8", "surrogateescape"))
+    digest.update(f"{source.format} {source.path}".encode(errors=NAMES))
     return digest.hexdigest()
 
 

@@ -115,7 +115,7 @@ def find_shards(folder: str | os.PathLike, split: str) -> list[Path]:
     if not found:
         raise UserError(
             f"{folder}: the shards {SPLIT_PREFIX[split]}-NNNNN-of-NNNNN are missing here",
-            ("write_shards", folder.parent),
+            ("write_shards", folder.parent if folder.name == "tfrecord" else folder),
         )
     count = max(int(name[-5:]) for name in found)
     names = [shard_name(split, number, count) for number in range(count)]

@@ -162,6 +162,23 @@ def test_second_call_does_nothing_unless_settings_differ(tmp_path, capsys):
     assert f"{root} has no val" in note and "--no-val" in note
 
 
+def test_shards_are_written_again_if_an_image_changed(tmp_path, root):
+    """In place, as by `exiftool -Orientation=1`: with as many bytes."""
+    image = next(path for path in (root / "train").rglob("*") if path.is_file())
+    whole, status = image.read_bytes(), image.stat()
+    shard = tmp_path / "out" / "train-00000-of-00001"
+    held = []
+    try:
+        for data in (whole, whole[:-1] + b"?"):
+            image.write_bytes(data)
+            tfrecord.main([str(root), str(shard.parent), "--train-shards", "1", "--quiet"])
+            held.append(data in shard.read_bytes())
+    finally:
+        image.write_bytes(whole)
+        os.utime(image, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert held == [True, True]
+
+
 def test_shards_are_written_again_if_only_a_label_or_the_time_of_records_changed(tmp_path):
     root, same = tmp_path / "set", make_image(0)
     for path in ("train/a/0", "train/a/1", "train/b/2", "val/a/3", "val/b/4"):
@@ -192,7 +209,15 @@ def test_shards_are_written_again_if_only_a_label_or_the_time_of_records_changed
         (["{t}", "--size", "30"], "--size 30: pixels, for --schema slides only"),
         (["{shards}", "{t}/out"], "{shards}: it holds shards and nothing to make shards from"),
         (["{root}", "{root}"], "{root}/"),
-        (["{t}", "--index"], "{t}: the shards train-NNNNN-of-NNNNN are missing here"),
+        (
+            ["{t}", "--index"],
+            "{t}: the shards train-NNNNN-of-NNNNN are missing here; `python -m"
+            " data_prep.tfrecord {t}` writes",
+        ),
+        (
+            ["{root}", "{root}/classes.txt/x"],
+            "{root}/classes.txt/x cannot be written (a file is in",
+        ),
     ],
 )
 def test_bad_commands_get_one_line(tmp_path, root, shards, flags, message, error_of):
