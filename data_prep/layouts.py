@@ -96,6 +96,13 @@ def _by_class(items: list[Item], class_of: Callable[[str], str]) -> Classes:
 
 def _plan_archives(source: Path, kit: Devkit | None) -> Plan:
     train, val = source / TRAIN_TAR, source / VAL_TAR
+    for split, archive in (("train", train), ("val", val)):
+        folder = _first_folder(source / f"{split}-jpeg", source / split)
+        if folder and not archive.exists():
+            raise UserError(
+                f"{folder}: {split} is unpacked here, and the other split is an archive; bring"
+                f" {archive.name} back, unpack the other one too, or move this folder away"
+            )
     plan = Plan("archives", inputs=[path for path in (train, val) if path.exists()])
     plan.size = sum(path.stat().st_size for path in plan.inputs)
     if kit:

@@ -326,6 +326,14 @@ def test_what_is_left_out_is_counted(tmp_path, capsys):
         assert text in shown
 
 
+def test_a_split_that_is_unpacked_next_to_an_archive_is_not_left_out(tmp_path, error_of):
+    make_archives(tmp_path)
+    (tmp_path / "ILSVRC2012_img_val.tar").unlink()
+    (tmp_path / "val" / WNIDS[0]).mkdir(parents=True)
+    error = error_of(imagenet.main, str(tmp_path), str(tmp_path / "out"))
+    assert error.startswith(f"{tmp_path}/val: val is unpacked here, and the other split is an")
+
+
 def test_names_and_counts_of_images_are_checked(tmp_path, error_of, capsys):
     source = make_archives(tmp_path / "source")
     write_tar(source / "inner.tar", {"run me.sh": b"hello"})

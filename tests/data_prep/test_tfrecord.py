@@ -171,7 +171,8 @@ def test_shards_are_written_again_if_an_image_changed(tmp_path, root):
     try:
         for data in (whole, whole[:-1] + b"?"):
             image.write_bytes(data)
-            tfrecord.main([str(root), str(shard.parent), "--train-shards", "1", "--quiet"])
+            flags = ["--train-shards", "1", "--quiet", "--data-format", "files"]
+            tfrecord.main([str(root), str(shard.parent), *flags])
             held.append(data in shard.read_bytes())
     finally:
         image.write_bytes(whole)
