@@ -77,6 +77,7 @@ MISTAKES = (  # that cost no time: what a script has, what it lacks, and the rem
      " `with optimizer.skip_synchronize():`."),
 )  # fmt: skip
 BEFORE = {"05": "2", "06": "3_dali", "08": "4_amp"}  # the rung with which a notebook begins
+LEAD = 2  # steps at the beginning of a turn that do not count
 TRACED_STEPS = 4  # of a ladder script with --trace, after its warm-up: they are not timed
 PROCESS_BYTES, GPU_PROCESS_BYTES = 5 * 2**28, 3 * 2**29  # of a rank of a race, on each device
 GPU_IMAGE_BYTES = 10**8  # and of each image on a GPU: 224 pixels in float32
@@ -349,10 +350,9 @@ def _prepare(
     report = session.need().runs / "ladder" / f"{name}.json"
     report.parent.mkdir(parents=True, exist_ok=True)
     report.unlink(missing_ok=True)  # never take an earlier one for this run's
-    # the batches that a loader has ready when a turn begins, by default
-    lead = 2 if "DALI" in uses else 2 * flags.get("workers", 2)
-    if "trace" in flags:
-        lead += TRACED_STEPS  # the loader works ahead while the trace is written
+    lead = LEAD
+    if "trace" in flags:  # the loader works ahead while it is written
+        lead += TRACED_STEPS + 2 * flags.get("workers", 2)
     if turns:
         flags = {**flags, "steps": turns * (lead + flags["steps"])}
     launcher = "torchrun" if "DDP" in uses else "horovodrun"

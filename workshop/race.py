@@ -1,7 +1,8 @@
 """Training scripts that take turns: all start at once, then one trains while the others wait.
 
-`workshop.turns` is the half that runs in each rank. Idle ranks of Horovod exchange messages
-every millisecond, which takes a tenth of a core from each, so they are stopped while others train.
+`workshop.turns` is the half that runs in each rank. Ranks are stopped while others train, with the
+processes of their loaders, which would work ahead: a full queue hides a slow loader for many steps.
+Idle ranks of Horovod also exchange messages every millisecond, a tenth of a core each.
 """
 
 from __future__ import annotations
@@ -17,10 +18,21 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
+
+import psutil
 
 from rn50 import launch
 from rn50lib import lifetime
 from workshop import output, programs, turns
+
+# continues the processes whose numbers it reads when the notebook is gone, so that they end
+GUARD = """
+import contextlib, os, signal, sys
+for pid in sys.stdin.read().split():
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(int(pid), signal.SIGCONT)
+"""
 
 
 @dataclass
@@ -59,8 +71,8 @@ class Runner:
     def log(self, folder: Path) -> Path:
         return folder / f"{self.name}.log"
 
-    def wait(self, folder: Path, done: int) -> None:
-        """Return when all ranks wait for the turn after `done`, or when the script has ended.
+    def wait(self, folder: Path, done: int, guard: IO[str]) -> None:
+        """Stop all ranks when they wait for the turn after `done`; return if the script has ended.
 
         Raises RunFailed if the script fails.
         """
@@ -69,8 +81,11 @@ class Runner:
             if self.ended(folder):
                 return
             time.sleep(turns.POLL_S)
-        if self.launcher == "horovodrun" and self.ranks > 1:
-            self.stopped = [int(file.read_text()) for file in signals]
+        with contextlib.suppress(psutil.NoSuchProcess):  # one fails, which the next wait shows
+            ranks = [psutil.Process(int(file.read_text())) for file in signals]
+            loaders = [child for rank in ranks for child in rank.children(recursive=True)]
+            self.stopped = [process.pid for process in (*ranks, *loaders)]
+            print(*self.stopped, file=guard, flush=True)
             self.send(signal.SIGSTOP)
 
     def send(self, number: signal.Signals) -> None:
@@ -105,19 +120,25 @@ def race(runners: Sequence[Runner], warm_up: int, window: int, rounds: int) -> N
     slot = output.Slot()
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        guard = subprocess.Popen(
+            [sys.executable, "-S", "-c", GUARD], stdin=subprocess.PIPE, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+        stack.enter_context(guard)
+        assert guard.stdin is not None
         names = ", ".join(runner.name for runner in runners)
         slot.line(f"Starting {names}")
         for runner in runners:
             runner.start(folder, [warm_up, runner.lead, window])
             stack.callback(runner.stop)
         for runner in runners:
-            runner.wait(folder, 0)
+            runner.wait(folder, 0, guard.stdin)
         for done in range(rounds):
             for runner in runners[:: -1 if done % 2 else 1]:
                 slot.line(f"Turn {done + 1} of {rounds}: {runner.name}")
                 turns.write(folder / "turn", f"{runner.name} {done}")
                 runner.send(signal.SIGCONT)
-                runner.wait(folder, done + 1)
+                runner.wait(folder, done + 1, guard.stdin)
         turns.write(folder / "turn", "end")
         for runner in runners:
             runner.send(signal.SIGCONT)

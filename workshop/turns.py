@@ -4,9 +4,8 @@
 
 `workshop.ladder.race` starts it, once per rank. The script must call `step()` of PyTorch's profiler
 after each step, as those of the ladder do. It waits inside that call, which it does not time. The
-first LEAD steps of a turn do not count, because its loader has worked ahead in the meantime: they
-are also left out of the script's own `seconds` of each part. Rank 0 writes the seconds of the
-WINDOW steps after those to FOLDER/NAME.json.
+first LEAD steps of a turn do not count: they are also left out of the script's own `seconds` of
+each part. Rank 0 writes the seconds of the WINDOW steps after those to FOLDER/NAME.json.
 """
 
 from __future__ import annotations

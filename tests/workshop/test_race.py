@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from rn50lib.hardware import Gpu
@@ -54,6 +57,17 @@ def runner(folder: Path, name: str, text: str, *more: object, ranks: int = 1) ->
     return Runner(name, script, flags, ranks, "torchrun" if ranks > 1 else "horovodrun", 2)
 
 
+LOADER = """
+import multiprocessing, time
+def work():
+    while multiprocessing.parent_process().is_alive():  # as PyTorch's workers do
+        with open({ticks!r}, "a") as file:
+            print(time.time(), file=file)
+        time.sleep(0.01)
+loader = multiprocessing.get_context("fork").Process(target=work, daemon=True)
+loader.start()
+"""
+
 HOROVOD = """
 import horovod.torch as hvd, torch
 hvd.init()
@@ -79,13 +93,64 @@ def test_steps_of_scripts_alternate_on_all_ranks(launcher: str, tmp_path: Path) 
     for each in (both, other):
         assert [len(turn) for turn in each.turns] == [3, 3]
         assert all(0.019 < seconds < 2 for turn in each.turns for seconds in turn)
-    assert bool(both.stopped) == (launcher == "horovodrun")
+    assert len(both.stopped) == 2
     spans = json.loads((tmp_path / "other.log").read_text())
     for rank in "01":
         steps = json.loads((tmp_path / f"both.{rank}").read_text())
         order = [steps[2:7], spans[2:7], spans[7:], steps[7:]]  # the first two warm up
         for (*_, (_, end)), ((begin, _), *_) in itertools.pairwise(order):
             assert end <= begin
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_loader_does_not_work_ahead_while_others_train(ranks: int, tmp_path: Path) -> None:
+    ticks = tmp_path / "ticks"
+    slow = SCRIPT.replace("0.02", "0.2")
+    text = LOADER.format(ticks=str(ticks)) + SCRIPT
+    both, other = runner(tmp_path, "both", text, ranks=ranks), runner(tmp_path, "other", slow)
+    race([both, other], warm_up=2, window=3, rounds=2)
+    spans = json.loads((tmp_path / "other.log").read_text())
+    made = [float(line) for line in ticks.read_text().split()]
+    turns = [(spans[2][0], spans[6][1]), (spans[7][0], spans[-1][1])]
+    assert not [at for at in made for begin, end in turns if begin + 0.1 < at < end]
+    assert [at for at in made if at > spans[6][1]]  # it goes on in its own turn
+
+
+@pytest.mark.parametrize(
+    ("launcher", "ranks"),
+    [
+        ("torchrun", 2),
+        pytest.param("horovodrun", 2, marks=pytest.mark.needs("horovod")),
+        ("horovodrun", 1),
+    ],
+)
+def test_nothing_is_left_when_the_notebook_is_killed(
+    launcher: str, ranks: int, tmp_path: Path, repository: Path
+) -> None:
+    """Although ranks and their loaders are stopped at that moment."""
+    one, other = (
+        runner(tmp_path, name, LOADER.format(ticks=str(tmp_path / name)) + SCRIPT, ranks=ranks)
+        for name in ("one", "other")
+    )
+    for each in (one, other):
+        each.launcher, each.flags = launcher, [*each.flags, "--steps", 10000]
+    code = (
+        "import sys; from pathlib import Path; from workshop.race import Runner, race;"
+        f"race([Runner(n, Path(n + '.py').resolve(), {[*map(str, one.flags)]}, {ranks},"
+        f" {launcher!r}, 2) for n in ('one', 'other')], 2, 3, 1000)"
+    )
+    env = os.environ | {"PYTHONPATH": str(repository)}
+    notebook = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, env=env)
+    while not (tmp_path / "other").exists():  # their loaders work
+        assert notebook.poll() is None
+        time.sleep(0.1)
+    time.sleep(2)
+    mine = psutil.Process(notebook.pid).children(recursive=True)
+    stopped = [process for process in mine if process.status() == psutil.STATUS_STOPPED]
+    assert len(stopped) >= 2 * ranks
+    notebook.kill()
+    notebook.wait()
+    assert psutil.wait_procs(mine, 20)[1] == []
 
 
 def test_failure_is_shown_and_ends_the_others(tmp_path: Path) -> None:
@@ -137,8 +202,8 @@ def test_ladder_records_the_turns_without_traced_steps(
     def finished(rung: str) -> Path:
         script = tmp_path / f"{rung}.py"
         traced = 0.5 if rung == "1_single" else 0.02  # seconds of the profiler's steps
-        # a turn has a lead of 6 steps and 3 that count; the last of three turns is slow
-        sleep = f"time.sleep({traced} if 2 <= step < 2 + 4 else 0.02 if step < 2 + 2 * 9 else 0.1)"
+        # a turn has a lead of 8 steps and 3 that count; the last of three turns is slow
+        sleep = f"time.sleep({traced} if 2 <= step < 2 + 4 else 0.02 if step < 2 + 2 * 11 else 0.1)"
         script.write_text(SCRIPT.replace("time.sleep(0.02)", sleep))
         return script
 
