@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import shutil
 import sys
@@ -46,13 +45,13 @@ def run_program(main: Callable[[], int | None]) -> NoReturn:
 
 @contextlib.contextmanager
 def refuse_denied() -> Iterator[None]:
-    """Raise UserError if the system denies access to a file, or memory."""
+    """Raise UserError if the system denies a file, or memory."""
     try:
         yield
     except MemoryError as error:
         raise UserError("out of memory: end other programs, or use fewer processes") from error
     except OSError as error:
-        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+        if not error.filename:  # of the output: `whole_output`'s
             raise
         raise UserError(f"{error.filename}: {error.strerror}") from error
 

@@ -261,7 +261,13 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         action="store_true",
         help="name bad images, and leave them out of the records and the list",
     )
-    add("--resize", type=int, default=0, metavar="PX", help="make the shorter side PX long")
+    add(
+        "--resize",
+        type=whole(0, 65_500),
+        default=0,
+        metavar="PX",
+        help="make the shorter side PX long",
+    )
     add("--quality", type=whole(1, 100), default=95, metavar="Q", help="of the JPEG, 1 to 100 (95)")
     arguments = parser.parse_args(argv)
     if arguments.root is None and not (arguments.index or arguments.checksums):

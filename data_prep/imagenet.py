@@ -62,7 +62,9 @@ def unpack(
                 done[plan.tasks[number][1]] += answer[0]
                 size += answer[1]
                 progress.update(answer[0])
-            took = progress.took(sum(done.values()))
+            took = f"{progress.seconds:.1f} s"
+            if not folder.resumed:  # else the run before made a part of them
+                took = progress.took(sum(done.values()))
         for split in plan.images:
             for wnid in plan.wnids:
                 (folder.part / split / wnid).mkdir(parents=True, exist_ok=True)

@@ -158,6 +158,8 @@ def _plan_folders(
     for split, classes in splits.items():
         _check_known(set(classes), plan, split)
         plan.add_split(split, classes)
+        if not plan.images[split]:
+            raise UserError(f"{split}: its class folders hold no image{plan.left_out.note}")
     if kit:
         plan.expected = {"train": kit.train_images, "val": len(kit.truth)}
     return plan

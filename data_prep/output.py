@@ -141,7 +141,13 @@ class OutputFolder:
     instead, and ``finished`` is True if the other has made the same: nothing is left to do.
     """
 
-    def __init__(self, path: str | os.PathLike, stamp: Any, wait: bool = False) -> None:
+    def __init__(self, path: str | os.PathLike[str], stamp: Any, wait: bool = False) -> None:
+        finish_swap(path)
+        if os.path.islink(path) and not os.path.exists(path):
+            raise UserError(
+                f"{os.fspath(path)}: this link leads to {os.readlink(path)}, which is missing:"
+                " mount or make that folder, or remove the link"
+            )
         self.path = _followed(path)
         self.part = self.path.with_name(self.path.name + ".part")
         self.stamp = json.dumps(stamp, sort_keys=True) + "\n"

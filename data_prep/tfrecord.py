@@ -82,7 +82,7 @@ def convert(
     make_folder(folder.path.parent, str(out))
     count = sum(map(len, sources.values()))
     pixels = 3 * size * size * count if size else sum(map(sum, sizes.values()))
-    check_room(folder.path.parent, pixels + EXAMPLE_BYTES * count, f"writing {out}")
+    needed = pixels + EXAMPLE_BYTES * count
     with folder:
         if folder.finished:
             return out
@@ -97,6 +97,8 @@ def convert(
                 if not (index_path(path).exists() and path.exists()):
                     images = orders[split][first:last].tolist()
                     tasks.append([split, path.name, images, [names[i] for i in images]])
+        left = sum(len(images) for _, _, images, _ in tasks)
+        check_room(folder.path.parent, needed * left // max(1, count), f"writing {out}")
         words = read_words(root)
         classes = check_agreement([source.classes for source in sources.values()], str(root))
         if classes.known:

@@ -21,6 +21,7 @@ from rn50lib.files import load_json
 # the settings that decide a rate
 SPEED = (
     "backend loader data_format data_nthreads dtype engine compile cuda_graph fused comm threads"
+    " step test_io"
 ).split()
 RATES = ("train.total_ips", "val.total_ips")
 LAST = ("train.loss", "train.top1", "val.loss", "val.top1", "val.top5")

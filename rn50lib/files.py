@@ -85,10 +85,12 @@ def check_output(path: str | Path, flag: str, kind: str, is_kind: Callable[[Path
 
 def check_folder(folder: Path, name: str) -> None:
     """Raise UserError, beginning with `name`, if a folder is not writable, or cannot be made."""
-    while not folder.exists() and folder != folder.parent:
+    while not os.path.lexists(folder) and folder != folder.parent:
         folder = folder.parent
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         why = "no permission, or read-only" if folder.is_dir() else "a file is in the way"
+        if folder.is_symlink() and not folder.exists():
+            why = f"{folder} is a link to {os.readlink(folder)}, which is missing"
         raise UserError(UNWRITABLE.format(name, why))
 
 

@@ -93,6 +93,7 @@ class Meter:
         before = time.perf_counter()
         sums = self.step.pop_metrics()
         now = time.perf_counter()
+        self.end = now
         self.step_s += now - before  # on a GPU this waits for the steps in flight
         self.total += sums
         self.window += sums
@@ -135,6 +136,6 @@ class Meter:
         return metrics
 
     def seconds(self) -> dict[str, float]:
-        """Return the seconds of a finished phase by part: input, step, and the loop itself."""
+        """Return the seconds up to the last reading by part: input, step, and the loop itself."""
         loop = self.end - self.begin - self.data_s - self.step_s
         return {"data": self.data_s, "step": self.step_s, "loop": loop}

@@ -266,21 +266,27 @@ def after_update(run: Run, epoch: int, meter: Meter, last: bool) -> None:
     stop = run.preemption.should_stop()
     if due or stop:
         position.sums = meter.sums_of_all()
-        save(run, epoch)
+        save(run, epoch, meter)
     if stop:
         exit_by_sigterm(run, epoch)
 
 
-def save(run: Run, epoch: int) -> None:
-    """Write a checkpoint after `epoch` whole epochs, with the time that the run has taken."""
-    note_time(run)
+def save(run: Run, epoch: int, meter: Meter | None = None) -> None:
+    """Write a checkpoint after `epoch` whole epochs, with the time that the run has taken.
+
+    `meter` measures the next epoch, if that has begun.
+    """
+    note_time(run, meter)
     run.checkpoints.save(epoch, run.position, run.step, run.report)
 
 
-def note_time(run: Run) -> None:
+def note_time(run: Run, meter: Meter | None = None) -> None:
     """Report the time of the run in all its starts, and that of its training epochs by part."""
     run.report.total_duration = time.perf_counter() - run.begin
-    run.report.env["seconds"] = {part: round(s, 3) for part, s in run.seconds.items()}
+    begun = meter.seconds() if meter else {}
+    run.report.env["seconds"] = {
+        part: round(seconds + begun.get(part, 0.0), 3) for part, seconds in run.seconds.items()
+    }
 
 
 def exit_by_sigterm(run: Run, epoch: int) -> NoReturn:

@@ -11,7 +11,7 @@ import json
 import os
 import subprocess
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +122,7 @@ class Bench:
             jobs = []
             for folder in folders:
                 folder.mkdir(parents=True)
-                jobs.append(start_run(asked.to_dict(), folder))
+                jobs.append(start_run(asdict(asked), folder))  # complete: it chooses nothing
                 stack.callback(stop, jobs[-1], launch.SAVE_S + launch.GRACE_S)
             while True:
                 rates = [steady_rate(folder, asked, self.seconds) for folder in folders]

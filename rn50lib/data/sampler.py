@@ -131,11 +131,14 @@ class BatchSampler:
             found = np.asarray(rows)
         except ValueError:  # rows of different lengths
             found = np.asarray(None)
-        is_batches = found.ndim == 2 and found.dtype.kind in "iu"
+        is_batches = (
+            found.ndim == 2 and found.shape[1] == self.batch_size and found.dtype.kind in "iu"
+        )
         if found.size and not (is_batches and 0 <= found.min() <= found.max() < self.images):
             raise UserError(
-                "--override shard: it must return whole numbers of shape (steps, batch), from 0 to"
-                f" {self.images - 1}, and this is {found.dtype} of shape {found.shape}"
+                "--override shard: it must return whole numbers of shape (steps,"
+                f" {self.batch_size}), from 0 to {self.images - 1}, and this is {found.dtype} of"
+                f" shape {found.shape}"
             )
         return found
 

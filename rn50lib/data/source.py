@@ -103,6 +103,9 @@ class Source:
     def find(cls, root: Path) -> Path | None:
         """Return the folder of a data root that holds one of the splits in this form."""
         folders = [root / name for name in cls.folders]
+        for folder in folders:
+            if folder.is_symlink() and not folder.exists():
+                raise UserError(f"{folder} is a link that points to nothing; {FETCH}, or remove it")
         found = (f for f in folders if any(cls.holds(f, split) for split in SPLITS))
         return next(found, None)
 

@@ -19,6 +19,7 @@ from rn50lib import hooks
 from rn50lib.config import TrainConfig
 from rn50lib.data import Batch
 from rn50lib.distributed import Comm
+from rn50lib.errors import UserError
 from rn50lib.recipe import MEAN, STD
 from rn50lib.report import SUMS, TOP
 from rn50lib.resnet import Network
@@ -170,7 +171,14 @@ class TorchStep:
             make = inference.BUILDERS.get(self.config.engine) or hooks.get("predictor")
             torch.set_num_threads(self.config.threads)  # an engine before may have taken them
             self.predictor = make(self.model, self.dtype)
-        return self.predictor(images_NCHW)
+        logits = self.predictor(images_NCHW) if callable(self.predictor) else None
+        wanted = len(images_NCHW), self.config.num_classes
+        if not isinstance(logits, Tensor) or logits.shape != wanted:
+            raise UserError(
+                "--override predictor: it must return a function that returns logits, a tensor of"
+                f" shape {wanted} for {len(images_NCHW)} images"
+            )
+        return logits
 
     @torch.no_grad()
     def update_metrics(self, logits: Tensor, labels: Tensor, mean_loss: Tensor) -> None:

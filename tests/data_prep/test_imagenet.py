@@ -326,6 +326,13 @@ def test_what_is_left_out_is_counted(tmp_path, capsys):
         assert text in shown
 
 
+def test_class_folders_without_images_are_refused(tmp_path, error_of):
+    for wnid in WNIDS:  # as Tiny ImageNet's
+        (tmp_path / "tiny" / "train" / wnid / "images").mkdir(parents=True)
+    error = error_of(imagenet.main, str(tmp_path / "tiny"), str(tmp_path / "out"))
+    assert error.startswith("train: its class folders hold no image; left out: 3 folders inside")
+
+
 def test_a_split_that_is_unpacked_next_to_an_archive_is_not_left_out(tmp_path, error_of):
     make_archives(tmp_path)
     (tmp_path / "ILSVRC2012_img_val.tar").unlink()

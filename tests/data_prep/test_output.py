@@ -9,7 +9,9 @@ import sys
 import pytest
 
 from data_prep.output import OutputFolder, finish_swap, new_files
+from rn50lib.data.source import open_source
 from rn50lib.errors import UserError
+from rn50lib.files import check_folder
 
 
 def write(path, text, stamp="a"):
@@ -55,6 +57,21 @@ def test_files_are_on_the_disk_before_the_folder_is_complete(tmp_path, monkeypat
     monkeypatch.setattr(os, "sync", lambda: synced.append(sorted(os.listdir(part))))
     write(tmp_path / "out", "new")
     assert synced == [[".made-from", "data"]]
+
+
+def test_a_link_that_leads_nowhere_is_no_place_for_data(tmp_path):
+    link = tmp_path / "out"
+    link.symlink_to(tmp_path / "disk" / "out")  # which is not mounted
+    with pytest.raises(
+        UserError, match="out: this link leads to .*/disk/out, which is missing: mo"
+    ):
+        OutputFolder(link, "a")
+    with pytest.raises(UserError, match="out/a cannot be written .*out is a link to .*, which is"):
+        check_folder(link, f"{link}/a")
+    (tmp_path / "train").mkdir()
+    with pytest.raises(UserError, match="records is a link that points to nothing; "):
+        (tmp_path / "records").symlink_to(tmp_path / "disk")
+        open_source(tmp_path, "train")
 
 
 def test_one_writer_at_a_time(tmp_path):

@@ -111,13 +111,18 @@ def test_different_networks_and_sizes_are_not_divided(rn50: Rn50, tmp_path: Path
 
 
 def test_settings_that_decide_the_speed_are_named(rn50: Rn50, files: Path) -> None:
-    for name, more in (("a", {"dtype": "float32"}), ("b", {"dtype": "bfloat16", "compile": True})):
+    for name, more in (
+        ("a", {"dtype": "float32"}),
+        ("b", {"dtype": "bfloat16", "compile": True, "step": 500.0}),
+    ):
         report = json.loads((files / f"{name}.json").read_text())
         axes = report["env"]["axes"] | {key: {"value": value} for key, value in more.items()}
         report["env"]["axes"] = axes | {"seed": {"value": name}}
         (files / f"{name}.json").write_text(json.dumps(report))
     text = rn50("compare", "a.json", "b.json", "old.json").out
-    assert text.endswith("\na / b differ: dtype float32 / bfloat16, compile off / True\n")
+    assert text.endswith(
+        "\na / b differ: dtype float32 / bfloat16, compile off / True, step off / 500.0\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -507,6 +507,28 @@ def test_durations_of_a_resumed_run_count_all_its_starts(rn50: Run, photos: Phot
     assert now["data"] > parts["data"] and now["step"] > parts["step"]
 
 
+SLOW_AND_STOPPED = """
+import os, pathlib, signal, time
+calls = []
+def schedule(progress, global_batch, recipe):
+    if not pathlib.Path("stopped").exists():
+        calls.append(time.sleep(0.3))
+        if len(calls) == 3:
+            pathlib.Path("stopped").touch()
+            os.kill(os.getpid(), signal.SIGTERM)
+    return 0.01
+"""
+
+
+def test_seconds_of_a_run_that_was_stopped_in_mid_epoch(rn50: Run, photos: Photos) -> None:
+    Path("slow.py").write_text(SLOW_AND_STOPPED)
+    flags = ("--model-prefix", "m", "--report", "r.json", "--override", "schedule=slow.py:schedule")
+    run = ("train", "--data-root", photos.root, *TINY, *flags)
+    assert rn50(*run).status == 143
+    assert rn50(*run, "--resume").status == 0
+    assert strict_json(Path("r.json"))["env"]["seconds"]["step"] > 0.9
+
+
 def test_a_paced_step_measures_speed_and_writes_no_weights(
     rn50: Run, photos: Photos, tmp_path: Path
 ) -> None:
