@@ -230,8 +230,9 @@ def ensure_records(root: str | os.PathLike, threads: int | None = None) -> Path:
             return folder
         for split in ("train", "val"):
             prefix, images = str(folder / split), str(Path(root) / split)
-            make_list(prefix, images)
-            pack_list(Path(f"{prefix}.lst"), images, threads=threads or usable_cores())
+            if not os.path.exists(f"{prefix}.rec"):  # else you have packed them
+                make_list(prefix, images)
+                pack_list(Path(f"{prefix}.lst"), images, threads=threads or usable_cores())
         write_file(marker, "{}\n")
         with contextlib.suppress(OSError):
             os.unlink(lock.name)
@@ -270,6 +271,10 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     )
     add("--quality", type=whole(1, 100), default=95, metavar="Q", help="of the JPEG, 1 to 100 (95)")
     arguments = parser.parse_args(argv)
+    if sum((arguments.list, arguments.index, arguments.checksums)) > 1:
+        parser.error("--list, --index and --checksums exclude each other: name one")
+    if arguments.pass_through and (arguments.resize or arguments.quality != 95):
+        parser.error("--pass-through keeps the files' bytes: leave out --resize and --quality")
     if arguments.root is None and not (arguments.index or arguments.checksums):
         parser.error("ROOT, the folder that holds the images, is missing")
     return arguments

@@ -146,6 +146,8 @@ def read_list(path: str | os.PathLike) -> list[Entry]:
     seen = set()
     with open(path, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
         for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue  # an editor's, at the end
             try:
                 key, *labels, image = line.rstrip("\r\n").split("\t")
                 entry = Entry(int(key), tuple(map(float, labels)), image)

@@ -106,8 +106,11 @@ def pack(
 
     def frame_image(entry: Entry, size: int) -> tuple[bytes, int]:
         path = os.path.join(root, entry.path)
-        with open(path, "rb", buffering=0) as file:
-            image = file.read()
+        try:
+            image = Path(path).read_bytes()
+        except OSError as error:
+            bad.append((path, error.strerror or str(error)))
+            return b"", 0
         if len(image) != size:
             raise UserError(f"{path}: the file was changed while it was being packed; start again")
         try:

@@ -194,7 +194,7 @@ class CheckpointManager:
         arrays = step.state()
         if position.images:
             arrays = self.with_bn_stats_of_ranks(arrays)
-        if not all(np.isfinite(array).all() for array in arrays.values()):
+        if not is_finite(arrays):
             raise UserError(
                 f"the weights are not finite in epoch {epoch + bool(position.images)}: training has"
                 f" {DIVERGED}; the earlier checkpoints are untouched"
@@ -371,6 +371,11 @@ def epochs(prefix: str | Path) -> list[int]:
 # --- reading --------------------------------------------------------------------------------------
 
 
+def is_finite(arrays: dict[str, np.ndarray]) -> bool:
+    """Return True if no value is infinite or NaN."""
+    return all(np.isfinite(array).all() for array in arrays.values())
+
+
 def checksum(arrays: dict[str, np.ndarray], metadata: dict[str, str]) -> str:
     """Return a CRC-32 over all arrays, their names, types and shapes, and the metadata."""
     rest = {key: text for key, text in metadata.items() if key != "crc32"}
@@ -390,6 +395,8 @@ def load(prefix: str | Path, epoch: int, images: int = 0) -> Checkpoint:
             f"checkpoint {file} is damaged: its content does not match its checksum; use an"
             " earlier epoch"
         )
+    if not is_finite(arrays):
+        raise UserError(f"checkpoint {file}: its weights are not finite; use an earlier epoch")
     try:
         return Checkpoint(
             epoch=int(metadata["epoch"]),

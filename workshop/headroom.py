@@ -58,10 +58,14 @@ def report(rates: Sequence[float]) -> str:
              for mode in MODES}  # fmt: skip
     whole, cached, loader = turns.values()
     faster, together = ratio(loader / cached), ratio(whole / cached + whole / loader)
+    headroom = ratio(cached / whole)
     bound = ("The step" if faster.median > 1 else "The loader") if faster.clear else "Neither part"
+    said = f"{bound} bounds this loop."
+    if faster.median > 1 and headroom.low > 1.1:
+        said = "The loader is faster, and the step waits for it: they take turns (no workers?)."
     lines = [
-        f"{bound} bounds this loop. The loader's speed over the step's: {faster}",
-        f"Headroom, the gain from a perfect loader: {ratio(cached / whole)}",
+        f"{said} The loader's speed over the step's: {faster}",
+        f"Headroom, the gain from a perfect loader: {headroom}",
     ]
     if together.clear and together.median < 1:
         lines += [f"Slower than loader and step in turn, so they disturb each other: {together}"]
@@ -188,9 +192,12 @@ class Clock:
 
 
 def size(batch: Any) -> int:
-    """Return the number of images in a batch: the length of its first tensor."""
+    """Return the number of images in a batch: the length of its first tensor or list of names."""
     while isinstance(batch, (list, tuple, dict)):
-        batch = next(iter(batch.values() if isinstance(batch, dict) else batch))
+        parts = [*batch.values()] if isinstance(batch, dict) else batch
+        if isinstance(parts[0], str):
+            return len(parts)
+        batch = parts[0]
     return len(batch)
 
 

@@ -106,9 +106,10 @@ def verdict(rates: Rates, bound: Bound, changes: list[Change], backend: str = "t
             " again without other work on the machine, or with longer --seconds."
         )
     best = max(changes, key=lambda change: change.predicted, default=None)
-    if best is None or best.predicted <= WORTH_IT * rates.both:
+    gain = best.predicted / expected if best else 0.0  # of predictions: their error cancels out
+    if best is None or gain <= WORTH_IT:
         return f"{text} {ADVICE[bound.part]} (notebook {lesson(bound.part, backend)})."
     return (
-        f"{text} {best.flags} would help most: {best.predicted / rates.both:.2g} times as fast,"
+        f"{text} {best.flags} would help most: {gain:.2g} times as fast,"
         f" {best.predicted:,.0f} img/s predicted (notebook {best.lesson})."
     )

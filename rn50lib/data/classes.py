@@ -142,8 +142,10 @@ def read_class_rows(folder: Path) -> list[list[str]] | None:
     """Return the columns of each line of `classes.txt`; None if the file is missing."""
     try:
         data = (folder / "classes.txt").read_bytes()
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        raise UserError(f"{folder / 'classes.txt'} cannot be read: {error.strerror}") from error
     if b"\0" in data:
         raise UserError(f"{folder / 'classes.txt'}: this is not UTF-8 (UTF-16?); save it as UTF-8")
     lines = data.decode("utf-8-sig", "surrogateescape").replace("\r\n", "\n").split("\n")

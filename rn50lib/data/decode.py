@@ -9,6 +9,7 @@ for: libjpeg does that in the frequency domain.
 from __future__ import annotations
 
 import io
+import math
 import operator
 import re
 import struct
@@ -207,10 +208,22 @@ def crop(
         # the exact scale: the size itself is rounded up, and would shift the crop
         scale = drafted[1][2] / full_width if drafted else 1.0
         part = (left * scale, top * scale, (left + width) * scale, (top + height) * scale)
-        resized = _to_rgb(opened).resize((size, size), Image.Resampling.BILINEAR, box=part)
-        return np.asarray(resized)
+        return resize_part(_to_rgb(opened), part, size)
     except Exception as error:  # Pillow raises many types for damaged images
         raise _damaged(name, error) from error
+
+
+def resize_part(
+    image: Image.Image, part: tuple[float, float, float, float], size: int
+) -> np.ndarray:
+    """Return a part (left, top, right, bottom) of an image, resized to uint8 (size, size, 3).
+
+    As in DALI and TensorFlow, the filter does not see the pixels around it.
+    """
+    x, y = int(part[0]), int(part[1])
+    cut = image.crop((x, y, math.ceil(part[2]), math.ceil(part[3])))
+    exact = (part[0] - x, part[1] - y, part[2] - x, part[3] - y)
+    return np.asarray(cut.resize((size, size), Image.Resampling.BILINEAR, box=exact))
 
 
 class ImageDecoder:

@@ -145,10 +145,16 @@ def disk_cache(path: Path, files: Sequence[Path], compute: Callable[[], Arrays])
             with np.load(place, allow_pickle=False) as stored:
                 if str(stored["state"]) in (_state(files), _state(files, times=False)):
                     return {name: stored[name] for name in stored.files if name != "state"}
-    found = compute()
-    if sum(file.stat().st_size for file in files) >= LARGE:
+    before, found = [*map(_identity, files)], compute()
+    is_same = before == [*map(_identity, files)]  # not replaced in the meantime
+    if is_same and sum(file.stat().st_size for file in files) >= LARGE:
         save_arrays(path, files, found, times=True)
     return found
+
+
+def _identity(file: Path) -> tuple[int, int, int]:
+    state = file.stat()
+    return state.st_ino, state.st_size, state.st_mtime_ns
 
 
 def save_arrays(path: Path, files: Sequence[Path], arrays: Arrays, times: bool = False) -> None:

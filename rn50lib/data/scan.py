@@ -132,8 +132,9 @@ def list_split(folder: Path) -> tuple[list[str], LeftOut]:
 
 
 def check_link(path: Path, reason: str) -> None:
-    """Raise UserError for a link that led to a class folder: it has no extension."""
-    if reason == DANGLING and "." not in path.name:
+    """Raise UserError for a link that led to a class folder: its name is not an image's."""
+    images = (*IMAGE_EXTENSIONS, *OTHER_IMAGES)
+    if reason == DANGLING and not path.name.lower().endswith(images):
         raise UserError(f"{path}: this class is a link to nothing; {FETCH}, or remove it")
 
 

@@ -30,7 +30,15 @@ from torch.utils.data import DataLoader, default_convert
 from rn50lib import hooks
 from rn50lib.config import TrainConfig
 from rn50lib.data import Batch
-from rn50lib.data.decode import MAX_PIXELS, SIZE, ImageDecoder, find_frame, find_orientation, turn
+from rn50lib.data.decode import (
+    MAX_PIXELS,
+    SIZE,
+    ImageDecoder,
+    find_frame,
+    find_orientation,
+    resize_part,
+    turn,
+)
 from rn50lib.data.sampler import BatchSampler
 from rn50lib.data.source import Source
 from rn50lib.errors import UserError
@@ -114,11 +122,8 @@ class TorchDecoder(ImageDecoder):
         if ratio > 1:  # the box begins and ends within pixels
             right, bottom = (left + width) / ratio, (top + height) / ratio
             if not self.train:  # PyTorch cannot do that
-                x, y = left // ratio, top // ratio
-                part = Image.fromarray(pixels_HWC[y : math.ceil(bottom), x : math.ceil(right)])
-                exact = (left / ratio - x, top / ratio - y, right - x, bottom - y)
-                made = part.resize((self.size, self.size), Image.Resampling.BILINEAR, box=exact)
-                return np.asarray(made)
+                part = (left / ratio, top / ratio, right, bottom)
+                return resize_part(Image.fromarray(pixels_HWC), part, self.size)
             left, top = round(left / ratio), round(top / ratio)  # too small a shift to matter
             width, height = round(right) - left, round(bottom) - top
         part_NHWC = torch.from_numpy(pixels_HWC[None, top : top + height, left : left + width])

@@ -360,6 +360,9 @@ def test_broken_list(tmp_path, lines, reason):
         (["{t}/a"], "ROOT, the folder that holds the images, is missing"),
         (["--qualty", "9", "{t}/a", "{t}"], "unknown flag or argument --qualty: did you mean"),
         (["--index", "{t}/a"], "{t}/a.rec: the record file cannot be opened"),
+        (["--index", "--checksums", "{t}/a"], "--list, --index and --checksums exclude each other"),
+        (["--pass-through", "--resize", "9", "{t}/a", "{t}"], "--pass-through keeps the files'"),
+        (["--resize", "70000", "{t}/a", "{t}"], "argument --resize: must be at most 65500"),
     ],
 )
 def test_bad_commands_get_one_line(tmp_path, arguments, message, error_of):
@@ -433,9 +436,11 @@ def test_ensure_records_works_once(tmp_path):
     before = (folder / "train.rec").stat().st_ino
     im2rec.ensure_records(tmp_path)
     assert (folder / "train.rec").stat().st_ino == before
-    (folder / ".complete").unlink()
+    for name in (".complete", "val.rec"):  # an interrupted run, or records that you have packed
+        (folder / name).unlink()
     im2rec.ensure_records(tmp_path)
-    assert (folder / "train.rec").stat().st_ino != before
+    assert (folder / "train.rec").stat().st_ino == before
+    assert sorted(os.listdir(folder)) == expected
 
 
 def test_a_lock_of_others_empties_no_file(tmp_path):

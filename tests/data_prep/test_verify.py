@@ -1,12 +1,15 @@
 """verify: each thing that can be wrong with a data set is made, and must be found and named."""
 
+import io
 import os
 import random
 import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from data_prep import im2rec, tfrecord, verify
 from data_prep.encoding import pack_header
@@ -110,6 +113,17 @@ def test_a_clean_set(root):
 )
 def test_images(name, data, kinds):
     assert [kind for kind, _ in check_image(data, name)] == kinds
+
+
+def test_small_pngs_that_differ_are_not_the_same():
+    """A CRC-32 over PNG files, which end with their own, has 65,536 values."""
+    rng = np.random.default_rng(0)
+    found = set()
+    for _ in range(3000):
+        out = io.BytesIO()
+        Image.fromarray(rng.integers(0, 256, (8, 8), np.uint8)).save(out, "PNG", compress_level=0)
+        found.add(images.digest(out.getvalue()))
+    assert len(found) == 3000 and images.digest(b"") == 0
 
 
 def test_damage_inside_an_image_is_reported():

@@ -59,6 +59,13 @@ def test_training_crops_match_pillow(width: int, height: int, size: int) -> None
         assert difference(ours(data, box, size), plain(data, box, size)) <= 3, box
 
 
+def test_an_enlarged_crop_does_not_see_the_pixels_around_it() -> None:
+    out, noise = io.BytesIO(), np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
+    Image.fromarray(noise).save(out, "PNG")
+    box = (10, 12, 30, 40)
+    assert np.array_equal(ours(out.getvalue(), box, 96), plain(out.getvalue(), box, 96))
+
+
 def test_a_small_crop_of_a_large_image_is_not_blurred() -> None:
     """Reduced decoding is not used if the crop would have to be enlarged."""
     data = photograph(1600, 1200)

@@ -7,6 +7,7 @@ import struct
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from data_prep.encoding import pack_header
@@ -89,6 +90,22 @@ def test_another_pack_of_the_same_size_may_be_older(tmp_path: Path, form: str) -
                 os.utime(path, (1e9 - 1000 * labels[0],) * 2)
         assert sorted(contents(tmp_path, form)) == sorted((n, b"%d" % n) for n in labels)
         note(tmp_path)
+
+
+def test_labels_of_a_pack_that_is_replaced_meanwhile_are_not_kept(tmp_path: Path) -> None:
+    pack, other = tmp_path / "pack", tmp_path / "other"
+
+    def first_byte() -> dict[str, np.ndarray]:
+        found = {"labels": np.array([pack.read_bytes()[0]])}
+        if other.exists():
+            other.replace(pack)
+        return found
+
+    for path, byte in ((pack, b"A"), (other, b"B")):
+        path.write_bytes(byte * 100)
+    for byte in b"AB":
+        found = recordfile.disk_cache(tmp_path / "cache", [pack], first_byte)
+        assert found["labels"] == [byte]
 
 
 def test_records_and_shards_in_one_folder_have_separate_caches(tmp_path: Path) -> None:

@@ -187,6 +187,12 @@ def test_a_class_that_is_a_dangling_link_in_both_splits_is_an_error(root: Path) 
         im2rec.main(["--list", "--recursive", str(root / "train"), str(root / "train")])
 
 
+def test_a_class_with_a_dot_may_be_a_dangling_link(root: Path) -> None:
+    (root / "train" / "002.Gull").symlink_to(root / "nowhere")  # as CUB-200's are called
+    with pytest.raises(UserError, match="train/002.Gull: this class is a link to nothing"):
+        open_source(root, "train")
+
+
 @pytest.mark.parametrize("inside", [(), (".DS_Store",), ("notes.txt",)])
 def test_a_class_needs_training_images_but_no_validation_images(
     root: Path, inside: tuple[str, ...]

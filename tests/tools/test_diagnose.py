@@ -59,6 +59,8 @@ def test_verdict_recommends_the_largest_gain() -> None:
     useless = model.Change("--dtype bfloat16", model.lesson(COMPUTE, "torch"), 991)
     assert "bfloat16" not in model.verdict(rates, bound, [useless])
     assert "--loader dali would help most" in model.verdict(rates, bound, [useless, dali, useless])
+    slow = Rates(1000, 1442.6, 1442.6, 850, SLOWER)  # a model that promises too much is no gain
+    assert "bfloat16" not in model.verdict(slow, model.find_bound(slow), [useless])
     assert "notebook 04" in model.verdict(rates, bound, [], "tensorflow")
 
 

@@ -131,6 +131,16 @@ def test_senseless_metadata_is_passed_over(tmp_path: Path, key: str) -> None:
     assert line.startswith(f"passed over: checkpoint {file} is from a different version")
 
 
+def test_weights_that_are_not_finite_are_passed_over(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path / "m", small(1))
+    ruined = small(2)
+    ruined.arrays["fc.bias"][1] = np.nan
+    file = checkpoint.save(tmp_path / "m", ruined)
+    found, (line,) = checkpoint.newest(tmp_path / "m")
+    assert found is not None and same(found, small(1))
+    assert line.startswith(f"passed over: checkpoint {file}: its weights are not finite; use an")
+
+
 class Six(Comm):
     """One of six ranks with equal arrays."""
 

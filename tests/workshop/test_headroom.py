@@ -47,17 +47,26 @@ def reported(whole: list[float], cached: list[float], loader: list[float]) -> li
 def test_verdict_needs_all_turns_to_agree() -> None:
     cached, loader = [40.0, 41, 39, 40, 42], [80.0, 82, 79, 81, 80]
     first, second, *rates = reported([25.0, 26, 25, 24, 26], cached, loader)  # in turn: 27
-    assert first.startswith("The step bounds this loop") and "2.00 (1.90 to 2.03, n = 5)" in first
+    assert first.startswith("The loader is faster, and the step waits for it: they take turns")
+    assert "2.00 (1.90 to 2.03, n = 5)" in first
     assert second.endswith(": 1.60 (1.56 to 1.67, n = 5)")
     assert "Slower than loader and step in turn" in rates[0] and "0.94" in rates[0]
     assert [re.findall(r"[\d.]+", line) for line in rates[1:]] == [
         ["25.0", "24.0", "26.0"], ["40.0", "39.0", "42.0"], ["80.0", "79.0", "82.0"],
     ]  # fmt: skip
 
+    overlapping = reported([39.0, 40, 38.5, 39, 41], cached, loader)
+    assert overlapping[0].startswith("The step bounds this loop")
     disturbed = reported([39.0, 40, 3.7, 41, 40], cached, [80.0, 82, 38, 81, 80])
     assert disturbed[0].startswith("Neither part bounds this loop")
     assert disturbed[1].endswith("(0.98 to 10.5, n = 5): no clear difference")
     assert len(disturbed) == 5
+
+
+def test_a_batch_may_begin_with_names() -> None:
+    images = np.zeros((8, 3, 4, 4))
+    for batch in ([("train/stop/1.jpg",) * 8, images], {"path": ["a"] * 8, "x": images}, [images]):
+        assert headroom.size(batch) == 8
 
 
 @pytest.mark.needs("torch")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import inspect
 import linecache
 import symtable
 from collections.abc import Callable
@@ -20,7 +21,7 @@ def cell_of(function: Callable[..., Any]) -> str:
     Other processes import the result, so nothing else may run there. The lines left out are empty,
     so that the others keep their numbers. Raises UserError if the cell cannot be found.
     """
-    source = "".join(linecache.getlines(function.__code__.co_filename))
+    source = "".join(linecache.getlines(inspect.unwrap(function).__code__.co_filename))
     try:
         tree = ast.parse(source)
     except SyntaxError:
@@ -39,16 +40,39 @@ def cell_of(function: Callable[..., Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def script_of(function: Callable[..., Any]) -> str:
+    """Return `cell_of` a function. Raises UserError if it uses a name that it does not define."""
+    cell = cell_of(function)
+    if name := undefined(cell):
+        raise UserError(
+            f"the cell uses `{name}`, but does not define it: write everything it needs into the"
+            " same cell, as imports, definitions and constants"
+        )
+    return cell
+
+
 def is_kept(node: ast.stmt, active: set[str]) -> bool:
     """Return True for a docstring, an import, a definition and a constant.
 
     A constant is an assignment that uses none of the `active` names: `MAGIC = struct.pack("<I", 7)`
-    is one, `run = train(data)` is not.
+    is one, `run = train(data)` is not. `try` and `if` are kept if all their statements are.
     """
+    if isinstance(node, ast.Try | ast.If):
+        if isinstance(node, ast.If) and not active.isdisjoint(names(node.test)):
+            return False
+        blocks = [node, *getattr(node, "handlers", [])]
+        inner = [s for b in blocks for name in ("body", "orelse", "finalbody")
+                 for s in getattr(b, name, [])]  # fmt: skip
+        return all(isinstance(each, ast.Pass) or is_kept(each, active) for each in inner)
     if isinstance(node, ast.Assign | ast.AnnAssign):
-        return active.isdisjoint(n.id for n in ast.walk(node) if isinstance(n, ast.Name))
+        return active.isdisjoint(names(node))
     docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     return docstring or isinstance(node, DEFINITION | ast.Import | ast.ImportFrom)
+
+
+def names(node: ast.AST) -> set[str]:
+    """Return the names that a piece of code uses."""
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
 
 
 def undefined(source: str) -> str:

@@ -171,7 +171,7 @@ def run_answer(
 ) -> Seen:
     with tempfile.TemporaryDirectory(prefix="capstone-") as place:
         script = Path(place, "your_script.py")
-        script.write_text(alone.cell_of(answer), encoding="utf-8")
+        script.write_text(alone.script_of(answer), encoding="utf-8")
         return observe(case, script, doing, trace)
 
 

@@ -114,7 +114,8 @@ def _together(seen: Seen) -> Iterator[Row]:
     """Check that the ranks begin alike, stay alike, and use the mean of their gradients."""
     equal = verdict.equal(seen.ranks)  # before each update
     first = equal.index(False) if False in equal else len(equal)
-    summed = any(verdict.exchange(seen.ranks, i) == "summed" for i in range(len(equal)))
+    kinds = [verdict.exchange(seen.ranks, i) for i in range(len(equal))]
+    summed, others = "summed" in kinds, kinds.count("divided") + kinds.count("other")
     what = "the ranks begin with different weights."
     remedy = "Send rank 0's to all: DistributedDataParallel does, or hvd.broadcast_parameters."
     yield first == 0, what, remedy
@@ -125,6 +126,9 @@ def _together(seen: Seen) -> Iterator[Row]:
     )
     remedy = "Divide by the number of ranks: the learning rate is that of the mean."
     yield summed, "the gradients are summed over the ranks instead of averaged.", remedy
+    what = "the ranks update with equal gradients that are not the mean of their own."
+    remedy = "Average them once: DistributedDataParallel and Horovod divide already."
+    yield 2 * others > len(kinds), what, remedy
     what = "the gradients of a step include those of the step before."
     yield _added_up(seen.ranks), what, "Call optimizer.zero_grad() before each backward pass."
 

@@ -45,7 +45,7 @@ def together(answer: Callable[..., Any], work: str, cases: Sequence[dict[str, An
     """
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         place = Path(folder)
-        (place / "answer.py").write_text(alone.cell_of(answer), encoding="utf-8")
+        (place / "answer.py").write_text(alone.script_of(answer), encoding="utf-8")
         words = ["-m", "workshop.checks.process_ranks", work, answer.__name__, str(place)]
         process = subprocess.Popen(
             [sys.executable, *words, json.dumps(list(cases))],

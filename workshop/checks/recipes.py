@@ -60,7 +60,8 @@ def parallel(answer: Callable[..., Any]) -> str:
         status, evidence = rows[change]
         # equal weights without a broadcast: this training draws them without a seed, so they come
         # from a seed that the learner has set, and a resumed rank 0 would be alone
-        if status == "missing" or (change in ("alike", "writes", "share") and status != "seen"):
+        needed = change in ("alike", "writes", "share", "average")
+        if status == "missing" or (needed and status != "seen"):
             wrong(f"{what}: {evidence}.", remedy, there)
     if verdict.DDP_NAMES in rows["writes"][1]:
         wrong(f"{verdict.DDP_NAMES}.", "Save net.module.state_dict().", there)
@@ -84,7 +85,7 @@ def run(answer: Callable[..., Any]) -> verdict.Result:
     with tempfile.TemporaryDirectory(prefix="recipe-") as name:
         folder = Path(name)
         script, call = folder / "train.py", f'\n{answer.__name__}("signs.npz", "out")\n'
-        script.write_text(alone.cell_of(answer) + call, encoding="utf-8")
+        script.write_text(alone.script_of(answer) + call, encoding="utf-8")
         signs(folder)
         (folder / "out").mkdir()
         try:

@@ -81,12 +81,7 @@ def write(number: str, function: Callable[..., Any]) -> Path:
 
     Raises UserError if it uses a name that it does not define, or the file cannot be written.
     """
-    cell = alone.cell_of(function).strip() + "\n"
-    if name := alone.undefined(cell):
-        raise UserError(
-            f"the cell uses `{name}`, but does not define it: write everything it needs into the"
-            " same cell, as imports, definitions and constants"
-        )
+    cell = alone.script_of(function).strip() + "\n"
     path = records.answers_home() / f"{number}.py"
     write_file(path, cell, "set RN50_RUNS to a folder that is yours")
     return path

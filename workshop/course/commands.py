@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.command_line import Parser, whole
+from rn50 import launch
 from rn50.common import Output, contains
 from rn50lib.config import FLAGS
 from rn50lib.errors import UserError
@@ -151,7 +152,7 @@ def run_course(args: argparse.Namespace) -> int:
         raise UserError(f"two of the notebooks are called {twice}: run them into two folders")
     jobs = [run.prepare(path, given, profile, args.time_limit) for path in notebooks]
     begin, now = time.monotonic(), datetime.now(timezone.utc)
-    out = (args.out or paths.runs_home() / f"{now:%Y%m%dT%H%M%SZ}-course").absolute()
+    out = (args.out or launch.new_run("course")).absolute()
     make_folder(out, f"--out {out}")
     check_output(out / "index.html", "--out:", "an index of `run`", contains(b"RN50 workbook"))
     for job in jobs:

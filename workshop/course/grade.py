@@ -53,6 +53,7 @@ class Settings:
     memory: int
     uploads: Path
     bubblewrap: bool
+    running: set[subprocess.Popen] = field(default_factory=set, compare=False)
 
     def __str__(self) -> str:
         where = "under bubblewrap, without network, files read-only"
@@ -96,15 +97,25 @@ def grade(folder: Path, page: Output, table_csv: Output, settings: Settings, job
     work = [(one, key) for one in learners for key in sorted(one.cells)]
     pasted = [paste(fresh[key], one.cells[key]) for one, key in work]
     failures: list[str] = []
+    graded, interrupted = 0, None
     with ThreadPoolExecutor(jobs) as pool:
         done = pool.map(run_answers, pasted, [settings] * len(work))
-        for (one, key), (results, failure) in zip(work, done, strict=True):
-            one.results |= results
-            good = sum(result.passed for result in results.values())
-            print(f"{one.name}, {key}: {good} of {len(results)} passed", flush=True)
-            if failure:
-                one.notes.append(f"{key} was not graded: {failure}")
-                failures.append(f"{one.name}, {key}: {failure}")
+        try:
+            for (one, key), (results, failure) in zip(work, done, strict=True):
+                one.results |= results
+                good = sum(result.passed for result in results.values())
+                print(f"{one.name}, {key}: {good} of {len(results)} passed", flush=True)
+                if failure:
+                    one.notes.append(f"{key} was not graded: {failure}")
+                    failures.append(f"{one.name}, {key}: {failure}")
+                graded += 1
+        except KeyboardInterrupt as error:  # what was graded is kept
+            interrupted = error
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in [*settings.running]:
+                process.kill()
+    for one, key in work[graded:]:
+        one.notes.append(f"{key} was not graded: interrupted")
     most = sum(POINTS[item.difficulty] for item in catalogue.EXERCISES)
     text = pages.render(
         "class.html", learners=learners, exercises=catalogue.EXERCISES, most=most,
@@ -125,6 +136,8 @@ def grade(folder: Path, page: Output, table_csv: Output, settings: Settings, job
         table_csv.write(f"\ufeff{lines.getvalue()}")  # by which Excel recognises UTF-8
     finally:
         os.umask(before)
+    if interrupted:
+        raise interrupted
     if failures:
         raise UserError(
             f"{len(failures)} notebooks were not graded ({page.path} lists them): {failures[0]}"
@@ -147,12 +160,14 @@ def learners_of(folder: Path, fresh: Mapping[str, list[Cell]]) -> list[Learner]:
 def paste(fresh: list[Cell], cells: list[Cell]) -> list[Cell]:
     """Return a learner's answers and definitions, in order, with the checks of a fresh notebook."""
     checks = {cell["exercise"]: cell for cell in fresh if cell["kind"] == "check"}
+    last = {cell["exercise"]: cell for cell in cells if cell["kind"] == "check"}  # a copy, perhaps
     made = [{**cell, "source": definitions(cell["source"])} for cell in fresh if not cell["kind"]]
     for cell in cells:
         if cell["kind"] == "answer":
             made.append(cell)
         elif cell["kind"] == "check":
-            made += filter(None, [checks.pop(cell["exercise"], None)])
+            if cell is last[cell["exercise"]]:
+                made += filter(None, [checks.pop(cell["exercise"], None)])
         else:
             made.append({**cell, "source": definitions(cell["source"])})
     return [*made, *checks.values()]
@@ -203,6 +218,7 @@ def run_answers(pasted: list[Cell], settings: Settings) -> tuple[dict[str, engin
             [*box, *command], cwd=place, env=env, stdin=subprocess.DEVNULL,
             stdout=log, stderr=log,
         )  # fmt: skip
+        settings.running.add(process)
         try:
             process.wait(START_S + settings.seconds * len(names))
         except subprocess.TimeoutExpired:
@@ -210,10 +226,13 @@ def run_answers(pasted: list[Cell], settings: Settings) -> tuple[dict[str, engin
         finally:
             process.kill()
             process.wait()
+            settings.running.remove(process)
             processes.end(mark)  # a kernel has its own process group
         log.seek(0)
         end = clean(log.read(MAX_FILE).decode("utf-8", "replace")[-200:])
         failure = "" if Path(place, "done.ipynb").exists() else end or why
+        if not failure and Path(place, "done.ipynb").stat().st_size > MAX_FILE:
+            why = f"the notebook printed more than {MAX_FILE >> 20} MiB."
         if failure:
             why = f"not graded: {failure}"
         elif process.returncode == 1:
@@ -253,7 +272,8 @@ def results(path: Path, names: list[str], seconds: int) -> dict[str, engine.Resu
             elif kind == "check" and told and told["outcome"] in engine.OUTCOMES:
                 said, then = clean(told["said"]), clean(told["then"])
                 share = min(1.0, max(0.0, float(told["share"])))
-                found.setdefault(name, engine.Result(name, told["outcome"], said, then, share))
+                # whatever else failed: nbgrader, too, counts the check alone
+                found[name] = engine.Result(name, told["outcome"], said, then, share)
     return found
 
 

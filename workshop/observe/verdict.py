@@ -23,6 +23,7 @@ TITLES = {
     "writes": "rank 0 writes",
 }
 DDP_NAMES = "the saved names begin with `module.`, so that the model without DDP cannot load them"
+FEW = 1 / 20  # updates that differ from the others, such as the first
 CLOSE = 0.03  # relative: a factor this near to N is N; float16 on the way costs 0.001
 IGNORED = ("/dev/", "/proc/", "/.cache/", "/.config/", "pycache", "torchinductor", "__autograph")
 
@@ -136,6 +137,8 @@ def share(ranks: list[Rank], alone: list[Rank]) -> tuple[str, str]:
     text = f"{smallest} samples on each rank, {common or 'none'} of them on more than one"
     if not smallest:
         return NOT_SEEN, "what went into the model could not be recorded"
+    if len({sample for batch in fed[0] for sample in batch}) == 1:
+        return NOT_SEEN, "all samples are equal"
     if all(batches == fed[0] for batches in fed):
         count = sum(map(len, fed[0]))
         return MISSING, f"every rank was fed the same {count} samples in the same order"
@@ -228,12 +231,18 @@ def rate(ranks: list[Rank], alone: list[Rank]) -> tuple[str, str]:
 
 def average(ranks: list[Rank]) -> tuple[str, str]:
     kinds = [exchange(ranks, step) for step in range(len(ranks[0].updates))]
-    if "averaged" in kinds:
-        return SEEN, f"averaged, in {kinds.count('averaged')} of {len(kinds)} updates"
-    if "summed" in kinds:
+    often = Counter(kinds)
+    if often["summed"]:
         return MISSING, f"summed, not averaged: the update got {len(ranks)} times the average"
-    if "own" in kinds:
-        return MISSING, "not exchanged: each rank updated with its own gradients"
+    if often["own"] > len(kinds) * FEW:
+        many = f" in {often['own']} of {len(kinds)} updates" if often["averaged"] else ""
+        return MISSING, f"not exchanged{many}: each rank updated with its own gradients"
+    if often["divided"] > often["averaged"]:
+        return MISSING, f"divided twice: the update got 1/{len(ranks)} of the average"
+    if often["other"] > len(kinds) * FEW:  # Adasum and PowerSGD do so, too
+        return NOT_SEEN, f"equal on all ranks, and not the mean, in {often['other']} updates"
+    if often["averaged"]:
+        return SEEN, f"averaged, in {often['averaged']} of {len(kinds)} updates"
     given = [values for rank in ranks for values in rank.all("given")[0] if values is not None]
     if given and not any(map(np.any, given)):
         return NOT_SEEN, "all gradients were zero"
@@ -241,7 +250,10 @@ def average(ranks: list[Rank]) -> tuple[str, str]:
 
 
 def exchange(ranks: list[Rank], step: int) -> str:
-    """Return "averaged", "summed", "own" or, if it cannot be decided, "" for an update."""
+    """Return "averaged", "summed", "divided", "own", "other" or, if undecided, "" for an update.
+
+    "other" is equal on all ranks, and no multiple of the mean.
+    """
     given, local = ([rank.updates[step][key] for rank in ranks] for key in ("given", "local"))
     known = [i for i, values in enumerate(zip(*given, *local, strict=False)) if None not in values]
     before, now = (
@@ -257,7 +269,11 @@ def exchange(ranks: list[Rank], step: int) -> str:
     times = factor(now[0], before.mean(axis=0))
     if abs(times / len(ranks) - 1) < CLOSE:
         return "summed"
-    return "averaged" if times and not were_same else ""  # clipping changes the factor
+    if were_same:
+        return ""
+    if abs(times * len(ranks) - 1) < CLOSE:
+        return "divided"
+    return "averaged" if times else "other"  # clipping changes the factor
 
 
 def factor(vector: Any, of: Any) -> float:

@@ -228,6 +228,13 @@ def test_one_row_per_learner_whatever_an_upload_contains(tmp_path: Path) -> None
     cell(helped, "check", "ex01.leak")["source"] = "print('passed')"
     (where / "Anna Äpfel.ipynb").write_text(json.dumps(helped))
     save(where / "untouched", book("ex01", solved=False))
+    again = answered("ex01.frame", "def frame(payload): return b''")  # and a right copy below it
+    places = [again["cells"].index(cell(again, kind, "ex01.frame")) for kind in ("answer", "check")]
+    for kind in ("check", "answer"):
+        again["cells"].insert(max(places) + 1, cell(right, kind, "ex01.frame"))
+    own_test = cell(again, "answer", "ex01.order")  # fails after the definition: the check counts
+    own_test["source"] = "".join(own_test["source"]) + "\nassert not 'what the learner thinks'\n"
+    save(where / "again", again)
     for name in ("+sum", "-sum", "@sum", "empty"):
         (where / name).mkdir()
     os.mkfifo(where / "empty" / "ex01.ipynb")
@@ -250,7 +257,7 @@ def test_one_row_per_learner_whatever_an_upload_contains(tmp_path: Path) -> None
     for name in ("class.html", "class.csv"):  # marks are not for others
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
     full = {"ex01.frame": "2", "ex01.order": "2", "ex01.leak": "2"}
-    for who in ("Anna Äpfel", "ben"):
+    for who in ("Anna Äpfel", "ben", "again"):
         assert full.items() <= found[who].items(), (printed, found[who])
     nothing = dict.fromkeys(("ex01.frame", "ex01.order"), "0")
     odd = found["'=odd<script>"]  # each answer costs its own points alone
@@ -270,6 +277,27 @@ def test_one_row_per_learner_whatever_an_upload_contains(tmp_path: Path) -> None
         assert said in page, said
     assert found["curious"]["ex01.order"] == "2", printed
     assert "<script" not in page and "\x1b" not in page
+
+
+@pytest.mark.slow
+def test_what_was_graded_before_an_interruption_is_kept(tmp_path: Path) -> None:
+    where, out = tmp_path / "in", tmp_path / "class.html"
+    save(where / "a", book("ex01", solved=True))
+    save(where / "b", answered("ex01.frame", LOOP))
+    command = [sys.executable, "-m", "rn50", "workshop", "grade", where, "-o", out, "--jobs", "1"]
+    with (
+        leaving_nothing(),
+        subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as running,
+    ):
+        assert running.stdout is not None
+        while "a, ex01: 3 of 3 passed" not in running.stdout.readline():
+            assert running.poll() is None
+        time.sleep(5)  # the other one begins
+        running.terminate()
+        running.wait(20)  # and not for its time limit
+    with out.with_suffix(".csv").open(encoding="utf-8-sig", newline="") as file:
+        done, rest = csv.DictReader(file)
+    assert done["ex01.frame"] == "2" and "ex01 was not graded: interrupted" in rest["notes"]
 
 
 @pytest.mark.acceptance  # the test above has the one of this machine
