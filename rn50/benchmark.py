@@ -93,24 +93,24 @@ def main(argv: list[str]) -> int:
     dropped = min(own.warmup, min(resolved.config.num_epochs for _, resolved in runs) - 1)
     if dropped < own.warmup:
         launch.say(f"profile ci: -w {own.warmup} capped to {dropped}")
-    interrupted = False
+    interrupted = 0  # the exit status, if so
     try:
         for cell, resolved in runs:
             measure(cell, resolved, home / f"n{cell.n}-b{cell.batch}")
-    except KeyboardInterrupt:
-        interrupted = True
+    except KeyboardInterrupt as error:
+        interrupted = error.args[0] if error.args else 130
         for cell in cells:
             cell.reason = cell.reason or (None if cell.report else "interrupted")
     if not any(cell.report for cell in cells) and interrupted:
         launch.say("interrupted before the first cell was measured: nothing is written")
-        return 130
+        return interrupted
     planned = [resolved for _, resolved in runs]
     found = contents(cells, planned, dropped, ["rn50", "benchmark", *argv])
     output.write(as_json(found))
     launch.say(compare.text([compare.side_of(found, "this sweep")]))
     if not is_stream(own.output):
         print(own.output)
-    return 130 if interrupted else int(any(cell.reason for cell in cells))
+    return interrupted or int(any(cell.reason for cell in cells))
 
 
 def sweep(own: argparse.Namespace, asked: Given, remarks: list[str] | None = None) -> list[Cell]:
@@ -166,7 +166,7 @@ def measure(cell: Cell, resolved: Resolved, folder: Path) -> None:
     folder.mkdir()
     status, failure, _ = launch.run_once(resolved, folder)
     if status in (130, TERMINATED):
-        raise KeyboardInterrupt
+        raise KeyboardInterrupt(status)
     if status == 0:
         cell.file = folder / "report.json"
         cell.report = load(cell.file)

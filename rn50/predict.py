@@ -60,12 +60,14 @@ def find_files(paths: Iterable[Path]) -> Files:
     for path in paths:
         inside, left_out = [] if path.is_dir() else [path], LeftOut()
         folders = [path] if path.is_dir() else []
+        seen = {folder.resolve() for folder in folders}
         for folder in folders:  # grows
             listing = list_folder(folder)
             inside += [folder / name for name in listing.images]
-            inner = [folder / name for name in listing.folders]
-            above = (folder.resolve(), *folder.resolve().parents)
-            folders += [child for child in inner if child.resolve() not in above]
+            for child in (folder / name for name in listing.folders):
+                if (real := child.resolve()) not in seen:  # links may lead in a circle
+                    seen.add(real)
+                    folders.append(child)
             for name, reason in listing.left_out:
                 left_out.add(reason, name)
         if not inside:

@@ -17,7 +17,7 @@ from rn50lib import checkpoint, hooks
 from rn50lib.config import Resolved, TrainConfig, flags_of
 from rn50lib.distributed.launch_env import LaunchEnv
 from rn50lib.errors import TERMINATED, UserError
-from rn50lib.files import check_folder, check_output, lock, make_folder
+from rn50lib.files import check_folder, check_output, lock, make_folder, read_json
 from rn50lib.lifetime import die_with_parent, end_on_sigterm
 
 
@@ -97,15 +97,22 @@ def check_outputs(given: Given, run_dir: Path | None) -> None:
     prefix = given.get("model_prefix")
     if prefix and not (given.get("only_inference") or given.get("test_io")):
         checkpoint.check_prefix_is_free(prefix, given.get("load_epoch"), bool(given.get("resume")))
+
+    def replaceable(file: Path) -> bool:
+        """Return True for a report; what only validates keeps that of a training."""
+        keeps = given.get("only_inference") and "train.loss" in read_json(file)["metrics"]
+        return is_report(file) and not keeps
+
+    kind = "a report of such a run"
     if given.get("report"):
-        check_output(given["report"], "--report", "a report", is_report)
+        check_output(given["report"], "--report", kind, replaceable)
     if given.get("trace"):
         check_output(given["trace"], "--trace", "a trace", is_trace)
     if run_dir:
         check_folder(run_dir, f"--run-dir {run_dir}")
-        for name, key in (("experiment", "experiment"), ("report", "metrics")):
-            file, kind = run_dir / f"{name}.json", f"the {name} of a run"
-            check_output(file, "--run-dir:", kind, has_key(key))
+        check_output(run_dir / "report.json", "--run-dir:", kind, replaceable)
+        file = run_dir / "experiment.json"
+        check_output(file, "--run-dir:", "the experiment of a run", has_key("experiment"))
 
 
 def with_model(resolved: Resolved, folder: Path) -> Resolved:

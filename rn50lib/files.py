@@ -33,7 +33,10 @@ DEVICES = ("/dev/std", "/dev/fd/", "/proc/")  # these may be links to a regular 
 
 def read_json(path: str | Path) -> Any:
     """Return the content of a JSON file. Raises OSError or ValueError."""
-    return json.loads(Path(path).read_text(encoding="utf-8"))
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise ValueError(str(error)) from None
 
 
 def load_json(path: str | Path) -> Any:
@@ -42,7 +45,7 @@ def load_json(path: str | Path) -> Any:
         return read_json(path)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UserError(f"{path} is not JSON: {' '.join(str(error).split())}") from error
 
 

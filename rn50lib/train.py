@@ -15,7 +15,7 @@ import socket
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from rn50lib import checkpoint, hooks, lifetime, run_setup
 from rn50lib.checkpoint import CheckpointManager, TrainProgress, resume_fingerprint
@@ -30,6 +30,7 @@ from rn50lib.progress import Progress
 from rn50lib.report import Report
 from rn50lib.train_step import TrainStep
 
+LARGEST_RATE = 1e30  # as --lr's
 UNSAVED_S = 60.0  # of training, which may be repeated if a validation fails
 
 
@@ -197,7 +198,7 @@ def train_one_epoch(run: Run, epoch: int) -> dict[str, float | None]:
     for i, batch in enumerate(meter.batches(itertools.islice(batches, steps)), start=1):
         # all batches of one update have the same rate
         lr = schedule(epoch + position.images / used, config.effective_batch_size, config)
-        check_rate(lr)
+        lr = checked_rate(lr)
         with lifetime.Wait():  # for the other ranks' gradients
             step.train_step(batch, lr)
             meter.step_done(lr)
@@ -214,14 +215,12 @@ def train_one_epoch(run: Run, epoch: int) -> dict[str, float | None]:
     return metrics
 
 
-def check_rate(lr: object) -> None:
-    """Raise UserError if a learner's schedule returned anything but a finite number."""
-    try:
-        finite = math.isfinite(lr)  # type: ignore[arg-type]
-    except TypeError:
-        finite = False
-    if not finite:
-        raise UserError(f"--override schedule: it must return a finite number, not {lr!r}")
+def checked_rate(lr: Any) -> float:
+    """Return what a learner's schedule returned, as a float. Raises UserError if it is no rate."""
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
+        if not isinstance(lr, str) and 0 <= (rate := float(lr)) <= LARGEST_RATE:
+            return rate
+    raise UserError(f"--override schedule: it must return a finite number from 0 on, not {lr!r}")
 
 
 def evaluate(run: Run, epoch: int) -> dict[str, float | None]:

@@ -29,7 +29,7 @@ import numpy as np
 from rn50.launch import with_library
 from rn50lib.errors import UserError
 from workshop.errors import RunFailed
-from workshop.observe.run import copy_folder, in_copy
+from workshop.observe.run import check_inside, copy_folder, in_copy
 from workshop.ratio import LEAST, ratio
 
 VARIABLE = "RN50_HEADROOM"
@@ -48,7 +48,7 @@ SCHEDULE = [
 # First batches of an epoch that are not timed: caches fill, and a script of the ladder warms up for
 # three steps, starts its profiler in one, and traces three.
 SETTLE = 7
-SHORTEST = 3  # batches of a turn
+SHORTEST, ENOUGH = 3, 200  # batches of a turn
 LIMIT_S = 600.0
 
 
@@ -84,6 +84,8 @@ def measure(script: Path, arguments: list[str], seconds: float, folder: Path) ->
     """
     if not script.is_file():
         raise UserError(f"no such script: {script}")
+    folder = folder.resolve()
+    check_inside(script, folder)
     with tempfile.TemporaryDirectory(prefix="rn50-headroom-") as top:
         copy, result = Path(top).resolve() / "work", Path(top, "result.json")
         copy_folder(folder, copy)
@@ -181,7 +183,7 @@ class Clock:
         """Add the time of a batch; begin the next turn, or end the process, if it is enough."""
         self.trains, self.images, self.time = loader, self.images + images, self.time + seconds
         self.batches += 1
-        if self.time >= self.seconds and self.batches >= SHORTEST:
+        if self.batches >= (SHORTEST if self.time >= self.seconds else ENOUGH):
             del self.modes[0]
             self.rates.append(self.images / self.time)
             self.batches, self.images, self.time = 0, 0, 0.0

@@ -21,6 +21,7 @@ from typing import Any
 from rn50 import installed
 from rn50.doctor import used_memory
 from rn50lib import hardware
+from rn50lib.errors import UserError
 from rn50lib.report import write_json
 from workshop import output, paths, programs, session
 from workshop import race as racing
@@ -58,7 +59,8 @@ MISTAKES = (  # that cost no time: what a script has, what it lacks, and the rem
     (r"(?s)(\bhorovod\b|\btorch(\.| import )distributed).*manual_seed\(\d+\).*DataLoader\(",
      r"manual_seed\(\D|worker_init_fn",
      "All ranks draw the same random numbers: pass the rank to torch.manual_seed."),
-    (r"SGD\(", r"\.zero_grad\(", "Each step adds to the gradients before: call zero_grad()."),
+    (r"SGD\(", r"\.zero_grad\(|\.grad *= *None",
+     "Each step adds to the gradients before: call zero_grad()."),
     (r"readers\.tfrecord\(", r"[\w)\]] *- *1\b|-= *1\b|add_?\(-1|sub(tract)?_?\((.*, *)?1\b",
      "Shards count classes from 1, the network from 0: subtract 1 from the labels."),
     (r"(?s)\A(?=.*autocast\()(?:(?!.*bfloat16)|(?=.*\bfloat16))", r"GradScaler\(",
@@ -123,7 +125,7 @@ def with_gaps(text: str) -> str:
 
 def has_gaps(script: Path) -> bool:
     """Return True if a part that you write is still missing from a script."""
-    return bool(re.search(r"(?m)^\s*\.\.\.\s*$", _code(_text(script))))
+    return GAP in _text(script)
 
 
 def _settings(script: Path) -> set[str]:
@@ -372,6 +374,8 @@ def _words(path: Path, flags: Mapping[str, Any]) -> list[object]:
 
 def _report(runner: racing.Runner, file: Path) -> dict[str, Any]:
     """Return what a script has written, with its ranks and its path; a NaN becomes None."""
+    if not file.exists():
+        raise UserError(f"{runner.script} wrote no report: keep its last lines, with --report")
     found: dict[str, Any] = json.loads(file.read_text(), parse_constant=lambda name: None)
     return found | {"ranks": runner.ranks, "script": str(runner.script)}
 
@@ -437,9 +441,9 @@ def _used(script: Path) -> set[str]:
 
 
 def _warnings(text: str) -> list[str]:
-    """Return a line for each mistake of a script that its measurements do not show."""
+    """Return a line for what looks like a mistake that a script's measurements do not show."""
     code = _code(text)
-    return [f"✗ {remedy}" for has, needs, remedy in MISTAKES
+    return [f"Perhaps: {remedy}" for has, needs, remedy in MISTAKES
             if re.search(has, code) and not re.search(needs, code)]  # fmt: skip
 
 

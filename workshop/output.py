@@ -71,8 +71,12 @@ class Slot:
         self.shown = False
 
     def update(self, data: Mapping[str, Any]) -> None:
+        from IPython import get_ipython
         from IPython.display import display, update_display
 
+        if get_ipython() is None:
+            print(data["text/plain"])
+            return
         again = update_display if self.shown else display
         self.shown = True
         again(dict(data), raw=True, display_id=self.id)

@@ -15,7 +15,6 @@ import signal
 import struct
 import tempfile
 import threading
-import traceback
 import weakref
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
@@ -266,9 +265,13 @@ class TorchLoader:
                     images = torch.from_numpy(array)
                 yield Batch(images, self.labels[row], int(count))
             next(batches, None)  # its workers have finished the epoch
-        except Exception as error:  # its traceback would keep the iterator, and with it the workers
-            traceback.clear_frames(error.__traceback__)
-            raise
+        except RuntimeError as error:
+            if "exited unexpectedly" not in str(error):
+                raise
+            raise UserError(
+                "a worker of the loader was killed or crashed: the machine may have run out of"
+                " memory, or of /dev/shm; use a smaller --data-nthreads, or 0"
+            ) from error
         finally:
             del batches
 

@@ -220,6 +220,15 @@ def test_folders_and_a_dtype(
     assert capsys.readouterr().out != out
 
 
+def test_links_in_a_circle_show_each_image_once(tmp_path: Path) -> None:
+    for name, other in (("a", "b"), ("b", "a")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"to-{other}").symlink_to(tmp_path / other)
+        (tmp_path / name / f"{name}.jpg").touch()
+    found = predict.find_files([tmp_path / "a"])
+    assert sorted(Path(found.name(i)).name for i in range(len(found))) == ["a.jpg", "b.jpg"]
+
+
 def test_bad_images_do_not_affect_other_results(
     trained: Path, photos: Photos, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

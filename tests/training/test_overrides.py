@@ -156,8 +156,10 @@ def test_a_bad_override_is_refused_in_one_line(
 @pytest.mark.parametrize(
     ("part", "code", "problem"),
     [
-        ("schedule", "progress, batch, recipe: None", "a finite number, not None"),
-        ("schedule", "progress, batch, recipe: float('nan')", "a finite number, not nan"),
+        ("schedule", "progress, batch, recipe: None", "a finite number from 0 on, not None"),
+        ("schedule", "progress, batch, recipe: float('nan')", "not nan"),
+        ("schedule", "progress, batch, recipe: -0.1", "not -0.1"),
+        ("schedule", "progress, batch, recipe: 10**400", "not 1000000"),
         ("shard", "order, rank, size, batch: order", "int64 of shape (48,)"),
         ("shard", "order, rank, size, batch: [[0, 1], [2]]", "of shape ()"),
         ("shard", "order, rank, size, batch: order.reshape(-1, batch) + 9", "from 0 to 47"),
@@ -177,6 +179,15 @@ def test_what_an_override_returns_is_checked(
     flags = ("--override", f"{part}=mine.py:{part}", "--data-nthreads", "0")
     ended = rn50("train", "--data-root", photos.root, *TINY, *flags)
     assert f"--override {part}: it must return" in ended.error and problem in ended.error
+
+
+def test_a_schedule_may_return_a_number_of_numpy(rn50: Run, photos: Photos, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import numpy\nschedule = lambda progress, batch, recipe: numpy.float32(0.125)\n"
+    )
+    flags = ("--override", "schedule=mine.py:schedule", "--run-dir", "r", "--no-val")
+    assert rn50("run", "--data-root", photos.root, *TINY, *flags).status == 0
+    assert '"lr": 0.125' in (tmp_path / "r" / "progress.jsonl").read_text()
 
 
 @pytest.mark.slow

@@ -186,6 +186,14 @@ def test_a_run_can_be_repeated_to_the_last_bit(
 # --- checkpoints, scoring, resume -----------------------------------------------------------------
 
 
+def test_scoring_keeps_the_report_of_a_training(rn50: Run, trained: Path) -> None:
+    before = (trained / "r.json").read_bytes()
+    command = ("score", trained / "m", "3", "--report")
+    error = rn50(*command, trained / "r.json").error
+    assert "r.json exists and is not a report of such a run" in error
+    assert (trained / "r.json").read_bytes() == before
+
+
 @pytest.mark.parametrize("epoch", [1, 3])
 def test_scoring_a_checkpoint_gives_its_validation_exactly(
     rn50: Run, trained: Path, photos: Photos, epoch: int, tmp_path: Path

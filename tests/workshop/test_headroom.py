@@ -64,6 +64,15 @@ def test_verdict_needs_all_turns_to_agree() -> None:
     assert len(disturbed) == 5
 
 
+def test_many_batches_of_a_fast_loader_are_enough() -> None:
+    clock = headroom.Clock(100.0, "out.json")
+    for _ in range(headroom.ENOUGH):
+        assert not clock.rates
+        clock.trains = "a loader"
+        clock.add("a loader", 8, 0.001)
+    assert clock.rates == [pytest.approx(8000)]
+
+
 def test_a_batch_may_begin_with_names() -> None:
     images = np.zeros((8, 3, 4, 4))
     for batch in ([("train/stop/1.jpg",) * 8, images], {"path": ["a"] * 8, "x": images}, [images]):
@@ -94,9 +103,8 @@ def test_the_rates_are_those_of_the_parts(run_cli, tmp_path: Path) -> None:
 )
 def test_script_that_cannot_be_timed(run_cli, tmp_path: Path, words: list[str], said: str) -> None:
     (tmp_path / "mine.py").write_text(SCRIPT)
-    (tmp_path / "elsewhere").mkdir()
-    command = ("workshop", "try", "../mine.py", "--headroom", "--seconds", "1", "--", *words)
-    refused = run_cli(*command, cwd=tmp_path / "elsewhere")
+    command = ("workshop", "try", "./mine.py", "--headroom", "--seconds", "1", "--", *words)
+    refused = run_cli(*command, cwd=tmp_path)
     assert refused.returncode != 0 and said in refused.stderr
 
 

@@ -107,14 +107,17 @@ def unanswered(answer: Any) -> str:
 def dotted_line(function: Any) -> int:
     """Return the first line of its cell in which `...` waits for code; 0 if there is none.
 
-    The dots wait in `...`, `name = ...` and `return ...`, but not in `x[..., 0]`.
+    The dots wait in `...`, `name = ...` and `return ...`, but not in `x[..., 0]`, in a handler of
+    errors or in a class.
     """
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):
         return 0
     kinds = ast.Expr | ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Return
-    nodes = [node for node in ast.walk(tree) if isinstance(node, kinds)]
+    others = {inner for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler | ast.ClassDef)
+              for inner in ast.walk(node)}  # fmt: skip
+    nodes = [node for node in ast.walk(tree) if isinstance(node, kinds) and node not in others]
     dots = [n.lineno for n in nodes if isinstance(n.value, ast.Constant) and n.value.value is ...]
     return min(dots) + inspect.unwrap(function).__code__.co_firstlineno - 1 if dots else 0
 

@@ -21,7 +21,7 @@ from rn50lib.errors import UserError
 from workshop import output, programs
 from workshop.errors import RunFailed
 from workshop.observe import verdict
-from workshop.observe.run import LAUNCHERS, choose_launcher, run_ranks
+from workshop.observe.run import LAUNCHERS, check_inside, choose_launcher, run_ranks
 
 
 def try_script(
@@ -59,7 +59,8 @@ def try_script(
     programs.check_ranks(ranks, f"-n {ranks}", least=2)
     if steps < 1:
         raise UserError(f"--steps {steps}: a script is tried for 1 step or more")
-    words, where = [str(word) for word in arguments], Path(folder or path.parent).absolute()
+    words, where = [str(word) for word in arguments], Path(folder or path.parent).resolve()
+    check_inside(path, where)
     run = partial(run_ranks, path, words, where, launcher)
     added = dict(env or {})
     show = progress_line()

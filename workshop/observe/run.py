@@ -119,9 +119,20 @@ def copy_folder(folder: Path, to: Path) -> None:
         raise UserError(f"{folder} cannot be copied to {to}: {error.strerror}") from None
 
 
+def check_inside(script: Path, folder: Path) -> None:
+    """Raise UserError unless a script is in the folder that is copied for it."""
+    if not script.parent.resolve().is_relative_to(folder):
+        raise UserError(
+            f"{script} is not in {folder}, of which `try` makes a copy to run in: change to the"
+            " script's folder"
+        )
+
+
 def in_copy(word: str, folder: Path, work: Path) -> str:
     """Return an argument with its path in the copy, or absolute if it leads elsewhere."""
-    word = os.path.normpath(folder / word) if word.startswith(("..", "/")) else word
+    if word.startswith(("..", "/")):  # through a link, it would lead to the original
+        where, name = os.path.split(os.path.normpath(folder / word))
+        word = os.path.join(os.path.realpath(where), name)
     return re.sub(rf"(^|[=:,]){re.escape(str(folder))}(?=/|$)", rf"\1{work}", word)
 
 

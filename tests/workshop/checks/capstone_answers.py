@@ -16,6 +16,8 @@ CAPSTONES = [  # a line of the solution, its replacement, and the diagnosis
      "the ranks begin with different weights"),
     (UPDATE, "            for weight in net.parameters():\n                weight.grad *= size\n"
      f"{UPDATE}", "summed over the ranks"),
+    (UPDATE, "            for weight in net.parameters():\n                weight.grad /= size\n"
+     f"{UPDATE}", "equal gradients that are not the mean"),
     ("steps = len(labels) // BATCH", "steps = len(labels) // BATCH - 1",
      "not 3 times 2 steps of 16"),
     (PERM, "torch.arange(len(labels))", "every epoch has the same order"),

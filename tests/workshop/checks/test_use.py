@@ -47,7 +47,7 @@ def test_file_runs_nothing_of_the_cell(tmp_path):
     """The ranks import the file, so each of them would run the cell again."""
     cell = CELL + (
         f"for i in range(2):\n    open({str(tmp_path / 'ran')!r}, 'a').write('x')\n"
-        "found = schedule(1, 2, None)\nif True:\n    found = 1\nwith open('nowhere') as f: pass\n"
+        "found = schedule(1, 2, None)\nif True:\n    print(1)\nwith open('nowhere') as f: pass\n"
     )
     file = f"<cell {hash(cell)}>"
     linecache.cache[file] = (len(cell), None, cell.splitlines(keepends=True), file)

@@ -232,6 +232,17 @@ def test_paths_lead_into_the_copy_or_out_of_the_folder(word: str, there: str) ->
     assert run.in_copy(word, Path("/a/b"), Path("/copy")) == there
 
 
+def test_the_original_of_a_script_never_runs(tmp_path: Path) -> None:
+    """What it writes next to itself would replace your files."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "link").symlink_to("mine")
+    (tmp_path / "mine" / "train.py").touch()
+    there = run.in_copy(f"{tmp_path}/link/train.py", tmp_path / "mine", Path("/copy"))
+    assert there == "/copy/train.py"
+    with pytest.raises(UserError, match="mine/train.py is not in .*/tests, of which `try` makes a"):
+        workshop.try_script(tmp_path / "mine" / "train.py", folder=Path(__file__).parents[2])
+
+
 def test_a_notebook_is_no_script(tmp_path: Path) -> None:
     (tmp_path / "train.ipynb").write_text("{}")
     with pytest.raises(UserError, match="train.ipynb is a notebook"):
@@ -547,6 +558,8 @@ def test_rate_is_compared_with_that_of_one_rank(
         ([[4, 2], [4, 2]], [[1, 2], [3, 0]], "missing", "summed, not averaged"),
         ([[1, 2], [3, 0]], [[1, 2], [3, 0]], "missing", "updated with its own gradients"),
         ([[1, 2], [1, 2]], [[1, 2], [1, 2]], "not seen", "equal on all ranks"),
+        ([[1, 0.5], [1, 0.5]], [[1, 2], [3, 0]], "missing", "divided twice: the update got 1/2"),
+        ([[1, 2], [1, 2]], [[1, 2], [3, 0]], "not seen", "equal on all ranks, and not the mean"),
         ([[2, 1], [2, 1]], [None, None], "not seen", "could not be compared"),
         (
             [[float("inf"), 1], [float("inf"), 1]],
