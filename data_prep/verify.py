@@ -54,7 +54,8 @@ class Report:
 
     def coverage(self) -> tuple[list[str], list[str]]:
         """Return what was checked, and what could not be."""
-        images = sum(map(len, self.parts))
+        images = sum(digest > 0 for part in self.parts for digest in part.digests)
+        images -= sum(problem.kind in ("undecodable", "no-image") for problem in self.problems)
         decoded = [f"{p.path} ({p.form})" for p in self.parts if p.contents == "decoded"]
         checked = [FORMS[form] for form in dict.fromkeys(part.form for part in self.parts)]
         checked += [f"{images:,} image{'s' * (images != 1)} decoded"]
@@ -112,8 +113,8 @@ def verify(paths: list[Path], jobs: int | None = None, quiet: bool = False) -> R
         for part in parts:
             report.problems += part.problems
         report.parts += parts
-        compare_classes(parts, report.problems)
         compared += one_form(parts)
+    compare_classes(report.parts, report.problems)  # the paths of a command are one data set
     find_repeats(compared, report.problems)
     order = list(KINDS)
     report.problems.sort(key=lambda p: (LEVELS.index(p.level), order.index(p.kind), p.where))

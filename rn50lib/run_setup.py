@@ -89,7 +89,7 @@ def check_traced(config: TrainConfig, steps: int) -> None:
     if steps < needed:
         raise UserError(
             f"--trace {config.trace}: an epoch has {steps} steps, and a trace needs {needed}: use a"
-            " smaller -b, more images, or no --profile ci"
+            " larger --benchmark-iters, a smaller -b, more images, or no --profile ci"
         )
 
 

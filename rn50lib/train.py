@@ -242,6 +242,8 @@ def steps_left(config: TrainConfig, pipeline: Pipeline, done: int) -> int:
     steps = len(pipeline)
     if done:
         steps = (pipeline.examples - done) // config.global_batch
+        if hooks.is_replaced("shard"):  # it may fill up the last batch
+            steps = len(pipeline) - done // config.global_batch
         if config.benchmark_iters:
             steps = min(steps, config.benchmark_iters - done // config.global_batch)
     updates = max(0, steps) // config.grad_accum_steps

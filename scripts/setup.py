@@ -128,7 +128,12 @@ class Setup:
         if self.is_new("packages", *inputs):
             print("\n".join([f"Installing into {self.venv}; this takes minutes.", *notes]))
             drawing = self.draw(lines) if kept is None else None
-            self.install(lines, optional, keras, kept)
+            try:
+                self.install(lines, optional, keras, kept)
+            except BaseException:
+                if drawing:
+                    drawing.terminate()
+                raise
             self.done("packages", *inputs)
             if not self.plan:
                 (self.state / "cuda").unlink(missing_ok=True)

@@ -144,6 +144,7 @@ class Clock:
             last = length - min(ahead, length // 3)
             mode, first, of_mode, read, given, before = "", 0, 0, 0, 0, 0.0
             batch: Any = None
+            images, seconds = 0, 0.0  # since the optimizer stepped, which it may not in each batch
             while given < length:
                 if mode != self.modes[0]:
                     first = min((1 if mode else SETTLE) + ahead, (length - 1) // 2)
@@ -157,9 +158,13 @@ class Clock:
                     read += 1
                 now = self.now()
                 settled = of_mode > first and (mode == "cached" or read <= last)
-                stepped = self.steps and self.latest == this
-                if settled and (trains if mode == "loader" else stepped):
-                    self.add(this, size(batch), now - before)
+                if settled and self.latest == this:
+                    images, seconds = images + size(batch), seconds + now - before
+                    if self.steps or (mode == "loader" and trains):
+                        self.add(this, images, seconds)
+                        images, seconds = 0, 0.0
+                else:
+                    images, seconds = 0, 0.0
                 of_mode += 1
                 self.steps, self.latest, before = False, this, now
                 if mode != "loader" or not trains:

@@ -45,6 +45,17 @@ def compare_classes(parts: list[Part], problems: Problems) -> None:
         if len(part) != len(other):
             text = f"{len(part):,} images, and {other.path} has {len(other):,}"
             problems.add("packed-before", part.path, text)
+        elif labels_differ(part, other):
+            text = f"its labels are not those of {other.path}"
+            problems.add("packed-before", part.path, text)
+
+
+def labels_differ(part: Part, other: Part) -> bool:
+    """Return True if as many images have other labels: each one's, if its bytes are the same."""
+    pairs = [sorted(zip(one.digests, one.labels, strict=True)) for one in (part, other)]
+    if [digest for digest, _ in pairs[0]] == [digest for digest, _ in pairs[1]]:
+        return pairs[0] != pairs[1]
+    return sorted(part.labels) != sorted(other.labels)  # they were encoded again
 
 
 def one_form(parts: list[Part]) -> list[Part]:

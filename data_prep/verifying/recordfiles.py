@@ -11,6 +11,7 @@ from data_prep.lists import classes_of_list, read_list
 from data_prep.remedies import relist
 from data_prep.verifying.folders import RUN, Part
 from data_prep.verifying.images import Images
+from rn50lib.data.classes import MAX_CLASSES
 from rn50lib.data.recordfile import MappedFile, RecordError, crc32c
 from rn50lib.data.recordio import (
     HEADER,
@@ -64,7 +65,8 @@ def read_record_file(path: Path, split: str) -> Part:
     part.contents = "checksums" if checksums else "decoded"
     images = []
     for offset, (key, label) in labels.items():
-        name, good = f"{path}, key {key}, offset {offset:,}", 0 <= label < 2**31 and not label % 1
+        name, good = f"{path}, key {key}, offset {offset:,}", 0 <= label < MAX_CLASSES
+        good = good and not label % 1
         if not good:
             text = "several labels" if np.isnan(label) else f"the label is {label:g}"
             add("label", name, text)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
 from data_prep.verifying.folders import Part
 from data_prep.verifying.images import Images
+from rn50lib.data.classes import MAX_CLASSES
 from rn50lib.data.decode import is_pointer
 from rn50lib.data.recordfile import RecordError, read_pairs
 from rn50lib.data.tfrecord import (
@@ -47,10 +49,12 @@ def check_shard(found: Images, path: Path) -> None:
             offsets.append(offset)
             _check_example(found, path, offset, data)
     except RecordError as error:
-        content = path.read_bytes() if path.exists() else b""
-        kind = "lfs-pointer" if is_pointer(content) else "damage"
+        head, size = b"", 0
+        with contextlib.suppress(OSError), open(path, "rb") as file:
+            head, size = file.read(64), os.path.getsize(path)
+        kind = "lfs-pointer" if is_pointer(head) else "damage"
         text = str(error).removeprefix(f"{path}: ").partition("; copy the file")[0]
-        lost = len(content) - (error.offset or 0)
+        lost = size - (error.offset or 0)
         text = f"after {len(offsets):,} good records: {text}; {lost:,} bytes were not read"
         found.problems.add(kind, path, text, error.offset)
         return
@@ -76,7 +80,7 @@ def _check_example(found: Images, path: Path, offset: int, data: bytes) -> None:
     except UserError as error:
         found.problems.add("example", path, error.args[0], offset)
         return
-    good = 0 <= label < 2**31
+    good = 0 <= label < MAX_CLASSES
     if not good:
         found.problems.add("label", path, f"the label is {label + 1}; they begin at 1", offset)
     found.check(f"{path}, offset {offset:,}", label if good else -1, image)

@@ -227,6 +227,32 @@ def test_few_leaks_are_a_warning(tmp_path, leaks, kind):
     assert [k for k, _, _ in problems if "leak" in k] == [kind] * leaks
 
 
+def test_classes_and_labels_are_compared_between_all_paths(tmp_path):
+    images = [make_image(i) for i in range(4)]
+    write_records(tmp_path / "train", [0, 0, 1, 1], images)
+    for i, image in enumerate(images):  # one was sorted into another class after packing
+        folder = tmp_path / "train" / "aabb"[i].replace("b", "b" if i == 2 else "a")
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{i}.jpg").write_bytes(image)
+    kinds = {problem.kind for problem in verify.verify([tmp_path], 0, True).problems}
+    assert "packed-before" in kinds
+    for split, classes in (("train", "ab"), ("val", "ac")):
+        for name in classes:
+            (tmp_path / "set" / split / name).mkdir(parents=True)
+            image = make_image(hash((split, name)) % 1000)
+            (tmp_path / "set" / split / name / "1.jpg").write_bytes(image)
+    both = [tmp_path / "set" / split for split in ("train", "val")]
+    kinds = {problem.kind for problem in verify.verify(both, 0, True).problems}
+    assert "class-maps" in kinds
+
+
+def test_one_damaged_label_is_named_and_takes_no_memory(tmp_path):
+    write_records(tmp_path / "train", [0, 1, 1.5e9], [make_image(i) for i in range(3)])
+    report = verify.verify([tmp_path], 0, True)
+    (text,) = (problem.text for problem in report.problems if problem.kind == "label")
+    assert text == "the label is 1.5e+09"
+
+
 @pytest.mark.parametrize("other", ["train", "another set"])
 def test_leaks_are_found_in_a_form_that_has_both_splits(tmp_path, other):
     """Although files come first: those of train alone, or of another data set."""
