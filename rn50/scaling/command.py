@@ -41,7 +41,7 @@ def main(argv: list[str]) -> int:
     add("--compute-ips", type=rate, help="images per second of one GPU, measured")
     add("--input-ips", type=rate, help="images per second from the loaders of one host")
     joined = f"in a host: {', '.join(links.LOCAL)}; between hosts: +10g, +100g, +8x200g …"
-    add("--network", default="nvlink+100g", help=joined)
+    add("--network", help=f"{joined} (default: the published one)")
     add("--gpus-per-host", type=number, default=8)
     add("-e", "--num-epochs", type=number, default=90)
     add("--num-examples", type=number, default=IMAGENET, help="images per epoch")
@@ -74,7 +74,10 @@ def settings(args: argparse.Namespace) -> tuple[Training, Cluster, list[str]]:
         speed = f"published: {published.name}, {published.precision}, {published.software}"
     elif batch is None:
         raise UserError("--compute-ips needs its batch: add --batch, the images of a GPU's step")
-    training, (local, between) = Training(ips, batch, sent), links.parse(args.network)
+    training, (local, between) = (
+        Training(ips, batch, sent),
+        links.parse(args.network or f"{published.network}+100g"),
+    )
     cluster = Cluster(local, between, args.gpus_per_host, args.input_ips, noise=fitted.noise)
     joined = [f"{link.name} {link.bytes_per_s / 1e9:.3g} GB/s" for link in (local, between) if link]
     size = sum(bucket.size for bucket in training.buckets) / 1e6
