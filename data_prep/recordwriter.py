@@ -10,13 +10,25 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
+
 from data_prep.common import Progress
-from data_prep.encoding import frame, pack_header
 from data_prep.lists import Entry
 from data_prep.output import new_files
 from rn50lib.data.decode import is_pointer
 from rn50lib.data.recordfile import crc32c
-from rn50lib.data.recordio import HEADER, MAX_PAYLOAD, PART, checksum_path
+from rn50lib.data.recordio import (
+    FIRST,
+    HEADER,
+    LAST,
+    LENGTH_BITS,
+    MAGIC,
+    MAX_PAYLOAD,
+    MIDDLE,
+    PART,
+    WHOLE,
+    checksum_path,
+)
 from rn50lib.errors import UserError
 
 RUN_BYTES = 512 << 10
@@ -24,6 +36,37 @@ RUN_BYTES = 512 << 10
 
 Bad = list[tuple[str, str]]
 """Images that cannot be packed: path and reason."""
+
+
+def pack_header(label: float, key: int, image: bytes) -> bytes:
+    """Return the record for an image: header and image. `key` is that of the index and list."""
+    return HEADER.pack(0, label, key, 0) + image
+
+
+def frame(payload: bytes) -> bytes:
+    """Frame one record: magic, flag and length, the payload, zeros up to a multiple of four bytes.
+
+    If the payload contains the magic at an offset divisible by four, a part ends there and those
+    four bytes are left out; the reader inserts them again. Raises UserError for more than
+    MAX_PAYLOAD bytes.
+    """
+    if len(payload) > MAX_PAYLOAD:
+        raise UserError(
+            f"an image of {len(payload):,} bytes does not fit into RecordIO, which holds at most "
+            f"{MAX_PAYLOAD:,} bytes in a record: make the image smaller or leave it out"
+        )
+    words = np.frombuffer(payload, "<u4", len(payload) // 4)
+    cuts = (4 * np.flatnonzero(words == MAGIC)).tolist()
+    pieces: list[bytes] = []
+    start = 0
+    for number, stop in enumerate([*cuts, len(payload)]):
+        flag = FIRST if number == 0 else MIDDLE
+        if stop == len(payload):
+            flag = LAST if cuts else WHOLE
+        pieces += [PART.pack(MAGIC, (flag << LENGTH_BITS) | (stop - start)), payload[start:stop]]
+        start = stop + 4
+    pieces.append(bytes(-len(payload) % 4))
+    return b"".join(pieces)
 
 
 class Writer:

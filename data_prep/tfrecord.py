@@ -17,18 +17,27 @@ import os
 import re
 from pathlib import Path
 
+import numpy as np
+
 from data_prep import processes
 from data_prep.command_line import Parser, whole
 from data_prep.common import Progress, check_room, run_program
-from data_prep.encoding import write_sidecar
 from data_prep.lists import read_words, write_classes
 from data_prep.output import COMPLETE, STAMP, OutputFolder, finish_swap, refuse_others
 from data_prep.tfrecordwriter import format_index, image_names, prepare
 from rn50lib.data.classes import check_agreement
+from rn50lib.data.recordfile import read_pairs, save_arrays
 from rn50lib.data.sampler import epoch_order
 from rn50lib.data.scan import SPLITS, describe_contents
 from rn50lib.data.source import ShardSource, Source, describe_changes, open_source
-from rn50lib.data.tfrecord import SPLIT_PREFIX, TFRecordReader, find_shards, index_path, shard_name
+from rn50lib.data.tfrecord import (
+    SPLIT_PREFIX,
+    TFRecordReader,
+    find_shards,
+    index_path,
+    shard_name,
+    sidecar_path,
+)
 from rn50lib.errors import UserError
 from rn50lib.files import NAMES, format_bytes, make_folder, write_file
 
@@ -176,6 +185,15 @@ def fingerprint(source: Source, read: list[tuple[str, int, int]]) -> str:
     digest.update(f"{read} {source.classes.names}".encode("utf-8", "surrogateescape"))
     digest.update(f"{source.format} {source.path}".encode(errors=NAMES))
     return digest.hexdigest()
+
+
+def write_sidecar(folder: Path, split: str, labels: np.ndarray) -> None:
+    """Write the labels of all records, and the offsets from the indexes, of new shards."""
+    shards = find_shards(folder, split)
+    offsets = [read_pairs(index_path(shard))[:, 0] for shard in shards]
+    firsts = np.cumsum([0, *map(len, offsets)], dtype=np.int64)
+    found = {"offsets": np.concatenate(offsets), "labels": labels, "firsts": firsts}
+    save_arrays(sidecar_path(folder, split), shards, found)
 
 
 def rebuild_indexes(folder: Path) -> None:

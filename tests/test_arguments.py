@@ -29,7 +29,7 @@ import pytest
         ("rn50 workshop run ''", "notebooks", "a text that is not empty"),
         ("data_prep.im2rec --num-thread 0 a b", "--num-thread", "at least 1"),
         ("data_prep.im2rec --quality 101 a b", "--quality", "1 to 100"),
-        ("data_prep.im2rec --resize -5 a b", "--resize", "at least 0"),
+        ("data_prep.im2rec --resize -5 a b", "--resize", "0 to 65500"),
         ("data_prep.imagenet a b --jobs 0", "--jobs", "at least 1"),
         ("data_prep.roadsigns a --train 11", "--train", "at least 12"),
         ("data_prep.roadsigns a --seed -1", "--seed", "at least 0"),

@@ -46,14 +46,9 @@ class Rates:
 
 @dataclass(frozen=True)
 class Bound:
-    """The part that limits a run.
-
-    `gain`: how many times as fast the run would be if that part cost nothing; `shares`: the part of
-    an image's time that each of the three takes, adding up to 1.
-    """
+    """The part that limits a run, and the shares of all three in an image's time, together 1."""
 
     part: str
-    gain: float
     shares: dict[str, float]
 
 
@@ -67,11 +62,10 @@ def find_bound(rates: Rates) -> Bound:
         COMPUTE: (rates.loader, 1 / exchange if exchange else FREE),
         COMMUNICATION: (rates.loader, 1 / arithmetic),
     }
-    now = together(rates.loader, rates.compute, rates.formula)
-    gains = {part: together(*alone, rates.formula) / now for part, alone in without.items()}
-    part = max(gains, key=lambda name: (gains[name], seconds[name]))
+    rate = {part: together(*alone, rates.formula) for part, alone in without.items()}
+    part = max(rate, key=lambda name: (rate[name], seconds[name]))
     total = sum(seconds.values())
-    return Bound(part, gains[part], {name: value / total for name, value in seconds.items()})
+    return Bound(part, {name: value / total for name, value in seconds.items()})
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ import pytest
 from PIL import Image
 
 from data_prep import common, im2rec, recordwriter, verify
-from data_prep.encoding import pack_header
 from data_prep.lists import read_list
+from data_prep.recordwriter import pack_header
 from rn50lib.data.recordio import Reader
 from rn50lib.errors import UserError
 from tests.conftest import clean_environment

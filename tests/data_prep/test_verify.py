@@ -12,8 +12,7 @@ import pytest
 from PIL import Image
 
 from data_prep import im2rec, tfrecord, verify
-from data_prep.encoding import pack_header
-from data_prep.recordwriter import Writer
+from data_prep.recordwriter import Writer, pack_header
 from data_prep.tfrecordwriter import frame_record, serialize_example
 from data_prep.verifying import images
 from data_prep.verifying.images import check_image
@@ -24,6 +23,7 @@ from rn50lib.data.tfrecord import find_shards, index_path
 from rn50lib.errors import UserError
 from tests.conftest import clean_environment
 from tests.data_prep.conftest import make_image
+from tests.records import known
 from tests.support import png
 
 CLASSES = ("apple", "pear", "plum")
@@ -419,7 +419,7 @@ def test_keys_of_an_index_that_are_not_the_records(alone, wrong, text):
 def test_bad_labels_and_images_in_records(tmp_path, label):
     with Writer(tmp_path / "train") as writer:
         writer.write(0, pack_header(0, 0, make_image(0)))
-        writer.write(1, pack_header(label, 1, make_image(1)))
+        writer.write(1, known.pack(label, 1, make_image(1)))
         writer.write(2, b"short")
         writer.write(7, pack_header(0, 7, make_image(2)[:-300]))
     path = tmp_path / "train.rec"

@@ -19,8 +19,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from data_prep.encoding import pack_header
-from data_prep.recordwriter import Writer
+from data_prep.recordwriter import Writer, pack_header
 from data_prep.tfrecordwriter import format_index, serialize_example, write_records
 from rn50lib import hooks
 from rn50lib.data import Batch, open_pipeline, sampler

@@ -4,6 +4,10 @@ It holds one label, several labels, the magic aligned and not aligned, at the st
 twice in a row, and a key that is the magic itself, so that the header is cut.
 """
 
+import struct
+
+from rn50lib.data.recordio import HEADER
+
 MAGIC = bytes.fromhex("0a23d7ce")
 
 RECORDS = [  # key, label, image
@@ -27,3 +31,11 @@ FRAMED = [
 
 REC = b"".join(bytes.fromhex(words) for words in FRAMED)
 IDX = b"3\t0\n7\t36\n9\t84\n3470205706\t152\n11\t188\n"
+
+
+def pack(label: float | tuple[float, ...], key: int, image: bytes) -> bytes:
+    """Return a record with one label, or with several, which ours never writes."""
+    several = label if isinstance(label, tuple) else ()
+    first = 0.0 if isinstance(label, tuple) else label
+    labels = struct.pack(f"<{len(several)}f", *several)
+    return HEADER.pack(len(several), first, key, 0) + labels + image

@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_prep.encoding import pack_header
-from data_prep.recordwriter import Writer
+from data_prep.recordwriter import Writer, pack_header
 from data_prep.tfrecordwriter import format_index, serialize_example, write_records
 from rn50lib.data import recordfile
 from rn50lib.data.source import open_source

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.encoding import frame, pack_header
-from data_prep.recordwriter import Writer
+from data_prep.recordwriter import Writer, frame
 from rn50lib.data.recordfile import RecordError
 from rn50lib.data.recordio import Reader, join, locate
 from tests.records import known
@@ -32,14 +31,14 @@ def write(prefix, count, size=100, seed=0):
     images = [rng.bytes(size + i) for i in range(count)]
     with Writer(prefix) as writer:
         for i, image in enumerate(images):
-            writer.write(7 * i, pack_header(i % 5, 7 * i, image))
+            writer.write(7 * i, known.pack(i % 5, 7 * i, image))
     return images
 
 
 def test_writer_matches_mxnet(tmp_path):
     with Writer(tmp_path / "a") as writer:
         for key, label, image in known.RECORDS:
-            writer.write(key, pack_header(label, key, image))
+            writer.write(key, known.pack(label, key, image))
     assert (tmp_path / "a.rec").read_bytes() == known.REC
     assert (tmp_path / "a.idx").read_bytes() == known.IDX
     assert sorted(os.listdir(tmp_path)) == ["a.crc", "a.idx", "a.rec"]
@@ -88,9 +87,9 @@ def test_reader_reads_mxnets_files(known_rec):
         got, data = reader[position]
         assert data == image
         assert got == label or isinstance(label, tuple) and math.isnan(got)
-        assert reader.read(position) == pack_header(label, key, image)
+        assert reader.read(position) == known.pack(label, key, image)
     assert [data for _, data in reader.payloads()] == [
-        pack_header(label, key, image) for key, label, image in known.RECORDS
+        known.pack(label, key, image) for key, label, image in known.RECORDS
     ]
     with pytest.raises(IndexError):
         reader[5]
@@ -112,11 +111,11 @@ def test_a_missing_index_says_how_to_get_one(known_rec):
 
 def test_labels(tmp_path):
     with Writer(tmp_path / "a") as writer:
-        labels = [3.0, [5.0], 0.0, 999.0, [1.0]]
+        labels = [3.0, (5.0,), 0.0, 999.0, (1.0,)]
         for key, label in enumerate(labels):
             # The key of the fourth is the magic: its header is in two parts.
             key = 0xCED7230A if key == 3 else key
-            writer.write(key, pack_header(label, key, b"image"))
+            writer.write(key, known.pack(label, key, b"image"))
     got = Reader(tmp_path / "a.rec").labels()
     assert got.dtype == np.int32
     assert got.tolist() == [3, 5, 0, 999, 1]
@@ -125,8 +124,8 @@ def test_labels(tmp_path):
 @pytest.mark.parametrize("label", [(1.0, 2.0), 0.5, -1.0, float("nan"), float("inf")])
 def test_invalid_label_is_named(tmp_path, label):
     with Writer(tmp_path / "a") as writer:
-        writer.write(4, pack_header(1, 4, b"image"))
-        writer.write(8, pack_header(label, 8, b"image"))
+        writer.write(4, known.pack(1, 4, b"image"))
+        writer.write(8, known.pack(label, 8, b"image"))
     with pytest.raises(
         RecordError, match=r"record with key 8 at offset 40 .* a class is a whole number"
     ):
@@ -212,7 +211,7 @@ def test_a_changed_record_is_refused(tmp_path, position):
     """This includes records in several parts, with several labels, and with a changed label."""
     with Writer(tmp_path / "a") as writer:
         for key, label, image in known.RECORDS:
-            writer.write(key, pack_header(label, key, image))
+            writer.write(key, known.pack(label, key, image))
     offset = int(Reader(tmp_path / "a.rec").offsets[position])
     for at in (8 + 4, 8 + 17):  # the label, and a number that nothing reads
         changed(tmp_path / "a.rec", offset + at)

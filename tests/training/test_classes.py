@@ -17,8 +17,7 @@ import pytest
 from safetensors import safe_open
 
 from data_prep import im2rec, tfrecord, verify
-from data_prep.encoding import pack_header
-from data_prep.recordwriter import Writer
+from data_prep.recordwriter import Writer, pack_header
 from rn50lib import checkpoint
 from rn50lib.data.classes import Classes, kept_rows
 from rn50lib.errors import UserError
