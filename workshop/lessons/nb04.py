@@ -65,13 +65,10 @@ FRAME_MISTAKES: tuple[Mistake, ...] = (
      "Put masked_crc of its 8 bytes after it."),
     (lambda data: framed(data)[:-4] + struct.pack("<I", masked_crc(framed(data)[:-4])),
      "Your last checksum is that of everything before it.", "Compute it from the data only."),
-    (lambda data: struct.pack(f"QI{len(data)}sI", *framed_parts(data)),
+    (lambda data: struct.pack(f"QI{len(data)}sI",
+                              *struct.unpack(f"<QI{len(data)}sI", framed(data))),
      "Your record has padding.", "Begin the format with `<`, which adds none."),
 )  # fmt: skip
-
-
-def framed_parts(data: bytes) -> tuple[int, int, bytes, int]:
-    return len(data), masked_crc(struct.pack("<Q", len(data))), data, masked_crc(data)
 
 
 def framed(data: bytes, order: str = "<", size: str = "Q", extra: int = 0) -> bytes:
