@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.spatial.distance import cdist
 
 from workshop import paths
 from workshop.checks import alone, compare, process_ranks, recipes
@@ -33,9 +34,6 @@ RANKS = 2
 SIZE, BATCH, EPOCHS, PEAK = 64, 16, 3, 0.1  # as in the slow script
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 PER_CLASS = {"train": 17, "val": 6}  # 204 training images, which 16 does not divide
-ROWS = (
-    "of", "step", "rank", "trained", "evaluating", "parameters", "size", "prints", "logits",
-)  # fmt: skip
 CELLS = 8  # as in `workshop.checks.watch`
 ALL_STEPS = 10**6  # more than any script takes
 LIMIT_S = 240.0  # of a run: less than a cell gets when it is graded, 300 s
@@ -133,8 +131,7 @@ def prints(pixels: np.ndarray) -> np.ndarray:
 
 def recognised(found: np.ndarray, known: np.ndarray) -> np.ndarray:
     """Return the place of the nearest known print for each one, -1 if all are far."""
-    square = (found**2).sum(1)[:, None] + (known**2).sum(1) - 2 * found @ known.T
-    difference = np.sqrt(np.maximum(square, 0) / known.shape[1])
+    difference = cdist(found, known) / np.sqrt(known.shape[1])
     return np.where(difference.min(1) < FAR, difference.argmin(1), -1)
 
 
@@ -195,7 +192,8 @@ def recorded(
         counts = " and ".join(map(str, sorted(steps)))
         wrong(f"the ranks take different numbers of steps: {counts}.",
               "Give each rank the same number of batches.")  # fmt: skip
-    rows = {name: np.concatenate([one[name] for one in seen]) for name in ROWS}
+    seconds = max(float(one.pop("seconds")) for one in seen)
+    rows = {name: np.concatenate([one[name] for one in seen]) for name in seen[0]}
     order = np.lexsort((rows["of"], rows["rank"], rows["step"]))
     rows = {name: values[order] for name, values in rows.items()}
     try:
@@ -203,8 +201,8 @@ def recorded(
     except (OSError, ValueError):
         report = None
     return Seen(
-        seconds=max(float(one["seconds"]) for one in seen), ranks=ranks,
-        rates=np.array(ranks[0].all("rate")), report=report, trace=trace,
+        seconds=seconds, ranks=ranks, rates=np.array(ranks[0].all("rate")), report=report,
+        trace=trace,
         number=recognised(rows["prints"], prints(case.pixels)), **rows,
     )  # fmt: skip
 
