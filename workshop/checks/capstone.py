@@ -1,7 +1,7 @@
 """The capstone's measurement: a parallel training script run under observation, on two ranks.
 
     with images() as case:                # a small part of the road signs
-        seen = observe(case, script)
+        seen = observe(case, text_of_script)
     seen.seconds, seen.trained, seen.report
 
 The measurement ignores what a script prints. `workshop.observe` records its steps, as for `try`;
@@ -16,7 +16,7 @@ import contextlib
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ import numpy as np
 from scipy.spatial.distance import cdist
 
 from workshop import paths
-from workshop.checks import alone, compare, process_ranks, recipes
+from workshop.checks import compare, process_ranks, recipes
 from workshop.checks.compare import wrong
 from workshop.errors import RunFailed
 from workshop.observe import progress_line, run, verdict
@@ -135,17 +135,19 @@ def recognised(found: np.ndarray, known: np.ndarray) -> np.ndarray:
     return np.where(difference.min(1) < FAR, difference.argmin(1), -1)
 
 
-def observe(case: Case, script: Path, doing: str = "", trace: Path | None = None) -> Seen:
-    """Run a script on RANKS ranks and return what was seen; a notebook shows `doing`.
+def observe(case: Case, text: str, doing: str = "", trace: Path | None = None) -> Seen:
+    """Run a script, given as its text, on RANKS ranks; return what was seen.
 
-    With `trace`, rank 0 writes a trace of a few steps to that file. Raises compare.Wrong if the
-    script fails or takes too long.
+    A notebook shows `doing`. With `trace`, rank 0 writes a trace of a few steps to that file.
+    Raises compare.Wrong if the script fails or takes too long.
     """
     progress_line()(doing)
     with tempfile.TemporaryDirectory(prefix="capstone-") as top:
-        out, notes, main = (Path(top, name) for name in ("out", "notes", "main.py"))
+        names = ("out", "notes", "main.py", "your_script.py")
+        out, notes, main, script = (Path(top, name) for name in names)
         out.mkdir()
         notes.mkdir()
+        script.write_text(text, encoding="utf-8")
         main.write_text(WATCH, encoding="utf-8")
         words = [*map(str, (script, case.folder, out, notes)), *[str(trace)] * bool(trace)]
         launcher = run.choose_launcher(script)
@@ -161,15 +163,6 @@ def observe(case: Case, script: Path, doing: str = "", trace: Path | None = None
             more = "Or a rank waits for a collective that the other never calls."
             wrong(f"the script was stopped after {LIMIT_S:g} s.", f"{compare.ENDLESS} {more}")
         return recorded(case, verdict.by_rank(events), out, notes, trace)
-
-
-def run_answer(
-    answer: Callable[..., Any], case: Case, doing: str = "", trace: Path | None = None
-) -> Seen:
-    with tempfile.TemporaryDirectory(prefix="capstone-") as place:
-        script = Path(place, "your_script.py")
-        script.write_text(alone.cell_of(answer), encoding="utf-8")
-        return observe(case, script, doing, trace)
 
 
 def recorded(
@@ -207,5 +200,6 @@ def recorded(
     )  # fmt: skip
 
 
-def baseline() -> Path:
-    return paths.need_checkout() / "exercises/capstone/train_slow.py"
+def baseline() -> str:
+    """Return the text of the slow script."""
+    return (paths.need_checkout() / "exercises/capstone/train_slow.py").read_text(encoding="utf-8")
