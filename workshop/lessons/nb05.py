@@ -268,14 +268,16 @@ def judge_images(images: np.ndarray) -> None:
             "They come from 0 to 255, so use mean=127.5 and std=127.5."))  # fmt: skip
 
 
-def judge_endless(yours: Callable[..., Any], folder: Path) -> None:
-    """Raise Wrong for a wrong iterator over the pipeline of `photos`."""
+def judge_endless(
+    yours: Callable[..., Any], folder: Path, graph: Callable[..., Any] = photos
+) -> None:
+    """Raise Wrong for a wrong iterator over the pipeline of `graph`."""
     from nvidia.dali import pipeline_def
 
     epochs = 50  # 1,200 images: a size of 100 or 1,000 ends before them
     labels: list[list[int]] = []
     write_numbered_shards(folder)
-    pipe = pipeline_def(photos)(
+    pipe = pipeline_def(graph)(
         folder, SIZE, CPU, 0, RANKS, batch_size=BATCH, num_threads=1, device_id=None, seed=0
     )
     pipe.build()
