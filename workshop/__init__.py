@@ -6,7 +6,7 @@ Plotting is imported when it is first used.
 from rn50.plot import FINDING, MEANING
 from workshop import ladder
 from workshop.checks.ask import check, hint, solution
-from workshop.checks.status import progress
+from workshop.checks.records import progress
 from workshop.checks.use import use
 from workshop.load_order import load_triton_first
 from workshop.observe import try_script

@@ -66,9 +66,7 @@ def _handler(
     if isinstance(value, NameError):
         *_, (frame, _) = traceback.walk_tb(trace)
         here = session.current()
-        answers = {
-            item.answer for item in catalogue.EXERCISES if here and item.notebook == here.number
-        }
+        answers = {item.answer for item in catalogue.of_notebook(here.number)} if here else ()
         if frame.f_code.co_name != "<module>" or value.name not in answers:
             shell.showtraceback((kind, value, trace), tb_offset=tb_offset)
             return []

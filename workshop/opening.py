@@ -52,7 +52,8 @@ def start(number: str, profile: str = "auto") -> Session:
     sizes = profile_sizes(checkout, number, chosen, memory)
     if sizes != profile_sizes(checkout, number, chosen):
         reason += f"; batches are smaller, for {memory / 2**30:.0f} GiB"
-    data, runs = paths.set_environment()
+    data, runs = paths.data_home(), paths.runs_home()
+    os.environ |= {"RN50_DATA": str(data), "RN50_RUNS": str(runs)}
     root = data / ("roadsigns-ci" if chosen == "ci" else "roadsigns")
     if number.startswith("ex"):
         ask.show_exercises(number)

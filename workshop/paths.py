@@ -1,7 +1,7 @@
 """The workbook's folders: the checkout, the data and the runs, from any working directory.
 
-A notebook's kernel may run anywhere; these functions find the checkout and set `RN50_DATA` and
-`RN50_RUNS` once, so that everything the kernel starts uses the same folders.
+A notebook's kernel may run anywhere; these functions find the checkout. `workshop.start` sets
+`RN50_DATA` and `RN50_RUNS` once, so that everything the kernel starts uses the same folders.
 """
 
 from __future__ import annotations
@@ -43,10 +43,3 @@ def data_home() -> Path:
 def runs_home() -> Path:
     """Return `$RN50_RUNS`, else `runs/` in the checkout, or in the working directory."""
     return Path(os.environ.get("RN50_RUNS") or (checkout() or Path.cwd()) / "runs").absolute()
-
-
-def set_environment() -> tuple[Path, Path]:
-    """Set both folders for this process and all that it starts. Returns (data, runs)."""
-    data, runs = data_home(), runs_home()
-    os.environ["RN50_DATA"], os.environ["RN50_RUNS"] = str(data), str(runs)
-    return data, runs

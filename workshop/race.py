@@ -24,6 +24,7 @@ import psutil
 
 from rn50 import launch
 from rn50lib import lifetime
+from rn50lib.files import write_file
 from workshop import output, programs, turns
 
 # continues the processes whose numbers it reads when the notebook is gone, so that they end
@@ -136,10 +137,10 @@ def race(runners: Sequence[Runner], warm_up: int, window: int, rounds: int) -> N
         for done in range(rounds):
             for runner in runners[:: -1 if done % 2 else 1]:
                 slot.line(f"Turn {done + 1} of {rounds}: {runner.name}")
-                turns.write(folder / "turn", f"{runner.name} {done}")
+                write_file(folder / "turn", f"{runner.name} {done}")
                 runner.send(signal.SIGCONT)
                 runner.wait(folder, done + 1, guard.stdin)
-        turns.write(folder / "turn", "end")
+        write_file(folder / "turn", "end")
         for runner in runners:
             runner.send(signal.SIGCONT)
         for runner in runners:

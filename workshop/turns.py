@@ -67,21 +67,16 @@ class Turns:
 
     def wait(self) -> None:
         """Report the turns that are done, and return when the next one may begin."""
+        from rn50lib.files import write_file
+
         if rank() == 0:
-            write(self.folder / f"{self.name}.json", json.dumps(self.turns))
+            write_file(self.folder / f"{self.name}.json", json.dumps(self.turns))
         done = len(self.turns)
-        write(self.folder / f"{self.name}-{rank()}.{done}", str(os.getpid()))
+        write_file(self.folder / f"{self.name}-{rank()}.{done}", str(os.getpid()))
         turn = self.folder / "turn"
         while not (turn.exists() and turn.read_text() in (f"{self.name} {done}", "end")):
             os.kill(self.parent, 0)  # fails if the notebook is gone
             time.sleep(POLL_S)
-
-
-def write(file: Path, text: str) -> None:
-    """Write a file atomically: another process waits for it."""
-    part = file.with_name(f"{file.name}.part")
-    part.write_text(text)
-    part.replace(file)
 
 
 def main(argv: list[str]) -> None:

@@ -139,9 +139,9 @@ def test_paths_are_the_same_from_any_folder(tmp_path, monkeypatch, repository):
         monkeypatch.setenv(name, "")
     monkeypatch.chdir(tmp_path)
     assert paths.checkout() == repository
-    assert paths.set_environment() == (repository / "data", repository / "runs")
+    assert (paths.data_home(), paths.runs_home()) == (repository / "data", repository / "runs")
     monkeypatch.setenv("RN50_RUNS", "here")
-    assert paths.set_environment() == (repository / "data", tmp_path / "here")
+    assert (paths.data_home(), paths.runs_home()) == (repository / "data", tmp_path / "here")
 
 
 @pytest.mark.slow

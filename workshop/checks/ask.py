@@ -9,7 +9,7 @@ from typing import Any
 
 from rn50lib.errors import UserError
 from workshop import catalogue, masters, output, paths
-from workshop.checks import engine, records, status
+from workshop.checks import engine, records
 from workshop.errors import show_user_errors_plainly
 
 
@@ -99,7 +99,7 @@ def show_exercises(notebook: str) -> None:
     rows = [
         [one.state, one.item.name, one.item.kind, one.item.difficulty,
          f"{one.item.minutes}\N{NO-BREAK SPACE}min", f"You {one.item.goal}."]
-        for one in status.collect()
+        for one in records.collect()
         if one.item.notebook == notebook
     ]  # fmt: skip
     output.table(rows, ["", "exercise", "kind", "difficulty", "time", "goal"])

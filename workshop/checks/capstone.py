@@ -1,7 +1,7 @@
 """The capstone's measurement: a parallel training script run under observation, on two ranks.
 
     with images() as case:                # a small part of the road signs
-        seen = observe(case, script)
+        seen = observe(case, text_of_script)
     seen.seconds, seen.trained, seen.report
 
 The measurement ignores what a script prints. `workshop.observe` records its steps, as for `try`;
@@ -16,15 +16,16 @@ import contextlib
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.spatial.distance import cdist
 
 from workshop import paths
-from workshop.checks import alone, compare, process_ranks, recipes
+from workshop.checks import compare, process_ranks, recipes
 from workshop.checks.compare import wrong
 from workshop.errors import RunFailed
 from workshop.observe import progress_line, run, verdict
@@ -33,9 +34,6 @@ RANKS = 2
 SIZE, BATCH, EPOCHS, PEAK = 64, 16, 3, 0.1  # as in the slow script
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 PER_CLASS = {"train": 17, "val": 6}  # 204 training images, which 16 does not divide
-ROWS = (
-    "of", "step", "rank", "trained", "evaluating", "parameters", "size", "prints", "logits",
-)  # fmt: skip
 CELLS = 8  # as in `workshop.checks.watch`
 ALL_STEPS = 10**6  # more than any script takes
 LIMIT_S = 240.0  # of a run: less than a cell gets when it is graded, 300 s
@@ -133,22 +131,23 @@ def prints(pixels: np.ndarray) -> np.ndarray:
 
 def recognised(found: np.ndarray, known: np.ndarray) -> np.ndarray:
     """Return the place of the nearest known print for each one, -1 if all are far."""
-    square = (found**2).sum(1)[:, None] + (known**2).sum(1) - 2 * found @ known.T
-    difference = np.sqrt(np.maximum(square, 0) / known.shape[1])
+    difference = cdist(found, known) / np.sqrt(known.shape[1])
     return np.where(difference.min(1) < FAR, difference.argmin(1), -1)
 
 
-def observe(case: Case, script: Path, doing: str = "", trace: Path | None = None) -> Seen:
-    """Run a script on RANKS ranks and return what was seen; a notebook shows `doing`.
+def observe(case: Case, text: str, doing: str = "", trace: Path | None = None) -> Seen:
+    """Run a script, given as its text, on RANKS ranks; return what was seen.
 
-    With `trace`, rank 0 writes a trace of a few steps to that file. Raises compare.Wrong if the
-    script fails or takes too long.
+    A notebook shows `doing`. With `trace`, rank 0 writes a trace of a few steps to that file.
+    Raises compare.Wrong if the script fails or takes too long.
     """
     progress_line()(doing)
     with tempfile.TemporaryDirectory(prefix="capstone-") as top:
-        out, notes, main = (Path(top, name) for name in ("out", "notes", "main.py"))
+        names = ("out", "notes", "main.py", "your_script.py")
+        out, notes, main, script = (Path(top, name) for name in names)
         out.mkdir()
         notes.mkdir()
+        script.write_text(text, encoding="utf-8")
         main.write_text(WATCH, encoding="utf-8")
         words = [*map(str, (script, case.folder, out, notes)), *[str(trace)] * bool(trace)]
         launcher = run.choose_launcher(script)
@@ -164,15 +163,6 @@ def observe(case: Case, script: Path, doing: str = "", trace: Path | None = None
             more = "Or a rank waits for a collective that the other never calls."
             wrong(f"the script was stopped after {LIMIT_S:g} s.", f"{compare.ENDLESS} {more}")
         return recorded(case, verdict.by_rank(events), out, notes, trace)
-
-
-def run_answer(
-    answer: Callable[..., Any], case: Case, doing: str = "", trace: Path | None = None
-) -> Seen:
-    with tempfile.TemporaryDirectory(prefix="capstone-") as place:
-        script = Path(place, "your_script.py")
-        script.write_text(alone.script_of(answer), encoding="utf-8")
-        return observe(case, script, doing, trace)
 
 
 def recorded(
@@ -195,7 +185,8 @@ def recorded(
         counts = " and ".join(map(str, sorted(steps)))
         wrong(f"the ranks take different numbers of steps: {counts}.",
               "Give each rank the same number of batches.")  # fmt: skip
-    rows = {name: np.concatenate([one[name] for one in seen]) for name in ROWS}
+    seconds = max(float(one.pop("seconds")) for one in seen)
+    rows = {name: np.concatenate([one[name] for one in seen]) for name in seen[0]}
     order = np.lexsort((rows["of"], rows["rank"], rows["step"]))
     rows = {name: values[order] for name, values in rows.items()}
     try:
@@ -203,11 +194,12 @@ def recorded(
     except (OSError, ValueError):
         report = None
     return Seen(
-        seconds=max(float(one["seconds"]) for one in seen), ranks=ranks,
-        rates=np.array(ranks[0].all("rate")), report=report, trace=trace,
+        seconds=seconds, ranks=ranks, rates=np.array(ranks[0].all("rate")), report=report,
+        trace=trace,
         number=recognised(rows["prints"], prints(case.pixels)), **rows,
     )  # fmt: skip
 
 
-def baseline() -> Path:
-    return paths.need_checkout() / "exercises/capstone/train_slow.py"
+def baseline() -> str:
+    """Return the text of the slow script."""
+    return (paths.need_checkout() / "exercises/capstone/train_slow.py").read_text(encoding="utf-8")

@@ -120,9 +120,7 @@ def order(answer: Slowdown) -> str:
 
     @functools.wraps(answer)
     def measured(disk: Disk) -> Any:
-        found = compare.call(answer, disk.read, RECORDS, disk.clock)
-        disk.need_readings()
-        return found
+        return disk.measure(answer, disk.read, RECORDS, disk.clock)
 
     why = (
         "Divide the seconds at random by the seconds in order of each turn, and take the median of"

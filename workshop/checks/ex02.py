@@ -166,8 +166,7 @@ TOTALS = (
 def profile(answer: Callable[[Photos, Callable[[], float]], dict[str, float]]) -> str:
     @functools.wraps(answer)
     def measured(dataset: Photos) -> Any:
-        found = compare.call(answer, dataset, dataset.clock)
-        dataset.need_readings()
+        found = dataset.measure(answer, dataset, dataset.clock)
         more = [n for n in found if n not in dataset.parts] if isinstance(found, dict) else []
         if more:
             wrong(f"{more[0]!r} is not in dataset.parts.",

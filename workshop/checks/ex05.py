@@ -57,11 +57,8 @@ def headroom(answer: Callable[..., dict[str, float]]) -> str:
     @functools.wraps(answer)
     def measured(new: Machine) -> Any:
         used.append(new)
-        found = compare.call(
-            answer, new.load, new.train, new.wait, new.clock, BATCH_IMAGES, TIMED_STEPS
-        )
-        new.need_readings()
-        return found
+        work = new.load, new.train, new.wait
+        return new.measure(answer, *work, new.clock, BATCH_IMAGES, TIMED_STEPS)
 
     cases = [(machine,) for machine in MACHINES]
     compare.examine(

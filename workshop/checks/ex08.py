@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from workshop import paths, session
+from workshop.checks import alone, capstone_judge, compare
 from workshop.checks import capstone as script
-from workshop.checks import capstone_judge, compare
 from workshop.checks.compare import wrong
 from workshop.trace import trace as show_trace
 
@@ -223,13 +223,14 @@ def quick() -> bool:
 
 def capstone(answer: Callable[[str, str], None]) -> str:
     with script.images() as case, tempfile.TemporaryDirectory() as folder:
-        _right_run(answer, case, "checking your script", Path(folder, "trace.json"))
+        yours = alone.script_of(answer)
+        _right_run(yours, case, "checking your script", Path(folder, "trace.json"))
         if quick():
             return "all correct. Profile ci does not measure the speed: check again in profile cpu."
         ratios: list[float] = []
         for turn in range(1, TURNS + 1):
             slow = script.observe(case, script.baseline(), f"turn {turn}, the slow script")
-            fast = _right_run(answer, case, f"turn {turn}, your script")
+            fast = _right_run(yours, case, f"turn {turn}, your script")
             ratios.append(slow.seconds / fast.seconds)
             if turn > 1 and len({one >= TARGET for one in ratios}) == 1:
                 break  # both say the same: the third is for a tie
@@ -248,11 +249,9 @@ def capstone(answer: Callable[[str, str], None]) -> str:
     )
 
 
-def _right_run(
-    answer: Callable[..., Any], case: script.Case, doing: str, trace: Path | None = None
-) -> script.Seen:
+def _right_run(text: str, case: script.Case, doing: str, trace: Path | None = None) -> script.Seen:
     """Return a run of the learner's script that keeps all the rules."""
-    seen = script.run_answer(answer, case, doing, trace)
+    seen = script.observe(case, text, doing, trace)
     if found := capstone_judge.problems(seen, case):
         more = " There is more, perhaps with the same cause." if len(found) > 1 else ""
         wrong(found[0][0] + more, found[0][1])
@@ -265,10 +264,8 @@ def look(function: Callable[[str, str], None] | None = None) -> None:
         return
     with script.images(SMALL if quick() else None) as case:
         file = here.folder / "capstone.json" if (here := session.current()) else None
-        if function is None:
-            seen = script.observe(case, script.baseline(), "the slow script", file)
-        else:
-            seen = script.run_answer(function, case, "your script", file)
+        text = alone.script_of(function) if function else script.baseline()
+        seen = script.observe(case, text, "your script" if function else "the slow script", file)
     print(f"{len(seen.rates)} steps with {seen.trained.sum():,} images in {seen.seconds:.1f} s.")
     for name, values in (seen.report or {}).items():
         print(f"The script reports {name}: {', '.join(f'{value:.3g}' for value in values)}")

@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 
 from rn50 import launch
+from rn50lib.files import write_file
 from rn50lib.lifetime import end_with_parent
-from workshop import turns
 from workshop.checks import alone, compare, engine
 from workshop.checks.compare import wrong
 
@@ -169,7 +169,7 @@ def run_rank(
         words = ("ransport", "imed out", "closed by peer")
         if isinstance(error, RuntimeError) and any(w in traceback.format_exc() for w in words):
             found = STUCK
-    turns.write(folder / f"{group}-{rank}.json", json.dumps(found))
+    write_file(folder / f"{group}-{rank}.json", json.dumps(found))
     os._exit(0)  # ends the group, also for ranks that still wait
 
 

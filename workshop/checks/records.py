@@ -1,20 +1,20 @@
-"""The records of a learner, in `answers/ex03.json`: outcomes, tries, hints seen.
+"""The records of a learner, in `answers/ex03.json`: outcomes, tries, hints seen; and the progress.
 
 The folder is `answers/` of the checkout, or `$RN50_RUNS/answers` if RN50_RUNS is elsewhere, as for
-a class that shares one checkout.
+a class that shares one checkout. Grading does not use the records, which are the learner's own.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from rn50lib.errors import UserError
 from rn50lib.report import write_json
-from workshop import paths
+from workshop import catalogue, output, paths
 from workshop.checks.engine import NOT_ATTEMPTED, Result
 
 Record = dict[str, Any]
@@ -57,3 +57,53 @@ def store(result: Result) -> None:
     if result.passed and not before.get("passed_at"):
         fields["passed_at"] = now
     update(result.exercise, **asdict(result), **fields)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The progress in one exercise, with the help taken, as text."""
+
+    item: catalogue.Exercise
+    passed: bool
+    state: str
+    tries: int
+    help_taken: str
+
+
+def collect() -> list[Progress]:
+    """Return the progress of every exercise, in order."""
+    found = []
+    for item in catalogue.EXERCISES:
+        record = load(item.notebook).get(item.name, {})
+        passed, tries = bool(record.get("passed_at")), record.get("tries", 0)
+        state = "✓ passed" if passed else "✗ tried" if tries else "–"
+        help_taken = "solution" if record.get("solution") else ""
+        if not help_taken and (hints := record.get("hints", 0)):
+            help_taken = f"{hints} of 3 hints"
+        found.append(Progress(item, passed, state, tries, help_taken))
+    return found
+
+
+def progress(everything: bool = False) -> None:
+    """Show the exercises tried so far, or all of them, with the help taken, and what is next.
+
+    `workshop.progress()` and, with everything, `rn50 workshop status`.
+    """
+    found = collect()
+    rows = [
+        [one.item.name, one.state, one.tries, one.help_taken, one.item.goal]
+        for one in found
+        if everything or one.state != "–"
+    ]
+    left = [one.item for one in found if not one.passed]
+    said = f"{len(found) - len(left)} of {len(found)} exercises passed"
+    said += f"; records: {answers_home()}."
+    if left:
+        one = left[0]
+        said += f" Next: {one.name} in exercises/, {one.minutes} minutes: you {one.goal}."
+    else:
+        said += " You have passed all exercises."
+    if rows:
+        output.table(rows, ("exercise", "", "tries", "help", "you …"), said)
+    else:
+        print(said)

@@ -7,6 +7,7 @@ rank 0 writes a trace of a few steps to that file.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import runpy
@@ -42,15 +43,14 @@ class Watch:
         self.inside = 0  # how many forward passes are inside each other
         self.steps = 0
         self.in_step = False  # after a backward pass
-        self.trace, self.profiler, self.marks = trace, None, []  # type: ignore[var-annotated]
+        self.trace, self.range = trace, contextlib.ExitStack()
+        self.profiler: profile | None = None
 
     def mark(self, name: str) -> None:
         """Begin a named range of the trace, and end the one before; an empty name begins none."""
-        while self.marks:
-            self.marks.pop().__exit__(None, None, None)
+        self.range.close()
         if self.profiler and name:
-            self.marks.append(record_function(name))
-            self.marks[-1].__enter__()
+            self.range.enter_context(record_function(name))
 
     def enter(self, module: Any, inputs: Any) -> None:
         self.inside += 1
@@ -114,11 +114,11 @@ class Watch:
             self.hear_horovod()
             when = schedule(wait=0, warmup=1, active=TRACED, repeat=1)
             file = str(self.trace)
-            self.profiler = profile(  # type: ignore[assignment]
+            self.profiler = profile(
                 activities=[ProfilerActivity.CPU], schedule=when, record_shapes=True,
                 on_trace_ready=lambda done: done.export_chrome_trace(file),
             )  # fmt: skip
-            self.profiler.start()  # type: ignore[attr-defined]
+            self.profiler.start()
         elif self.profiler:
             self.mark("")
             self.profiler.step()

@@ -203,9 +203,9 @@ def reset_notebook(args: argparse.Namespace) -> None:
 
 
 def show_status(args: argparse.Namespace) -> None:
-    from workshop.checks import status
+    from workshop.checks import records
 
-    status.progress(everything=True)
+    records.progress(everything=True)
 
 
 def try_script(args: argparse.Namespace) -> int:

@@ -1,10 +1,14 @@
-"""Rules for masters that protect readers; `rn50 workshop build --check` includes them.
+"""Rules for masters that protect readers, and what a lesson consists of.
+
+That is its cells and words, plain framework code, and helpers of the workshop. `rn50 workshop build
+--check` includes the rules.
 
 No rule is needed against committed outputs: a notebook with outputs differs from its master.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +16,7 @@ from pathlib import Path
 from rn50lib.errors import UserError
 from workshop import catalogue, expected, masters
 from workshop.course import build
-from workshop.course.content import content
+from workshop.masters import Cell
 
 CEILINGS = {"cells": 50, "words": 2000, "figures": 5, "helpers": 12}  # of a notebook
 LEAST_PLAIN = 0.65  # of a lesson's code cells; the first is a map
@@ -28,6 +32,10 @@ RULES = (  # cell type, pattern, what is wrong with it
 HIDING = {"raises-exception", "skip-execution"}  # tags that let a broken cell pass
 LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
 CODE = re.compile(r"^```.*?^```|`[^`]*`", re.M | re.S)
+FRAMEWORKS = {"PIL", "horovod", "numpy", "nvidia", "onnxruntime", "tarfile", "tensorflow", "torch"}
+STARTS_SCRIPT = re.compile(r"^(?:[A-Z_]+=\S+ )*(?:torchrun|horovodrun|mpirun|python) .*\.py", re.M)
+MAGIC = re.compile(r"^[%!].*\n?", re.M)  # such as %%writefile
+DRAWS = {"figure", "ladder.figure", "trace", "show_step"}
 
 
 def lint(root: Path) -> list[str]:
@@ -51,7 +59,7 @@ def lint(root: Path) -> list[str]:
                 found.append(f"{counts[what]} {what}, at most {most}")
         if counts["plain"] < LEAST_PLAIN and "01" <= master.stem[:2] <= "99":
             share = f"{counts['plain']:.0%} of the code cells are plain"
-            found.append(f"{share}, at least {LEAST_PLAIN:.0%}: see workshop/course/content.py")
+            found.append(f"{share}, at least {LEAST_PLAIN:.0%}: see workshop/course/lint.py")
         errors += [f"{master.relative_to(root)}: {line}" for line in found]
     try:
         expected.load(root / "notebooks" / "expected")
@@ -68,7 +76,7 @@ def contents(root: Path) -> Iterator[str]:
         yield f"{lesson.name:26}{','.join(parts)}, {counts['plain']:4.0%} of the code cells plain"
 
 
-def check_tags(cells: list[build.Cell], master: Path) -> list[str]:
+def check_tags(cells: list[Cell], master: Path) -> list[str]:
     """Return what is wrong with the tags that the runner, the checks and grading look for."""
     count = sum("parameters" in cell["tags"] for cell in cells)
     if not build.is_exercise(master):
@@ -82,10 +90,82 @@ def check_tags(cells: list[build.Cell], master: Path) -> list[str]:
     ]
 
 
-def check_cell(cell: build.Cell) -> list[str]:
+def check_cell(cell: Cell) -> list[str]:
     source = cell["source"]
     text = CODE.sub("", source) if cell["cell_type"] == "markdown" else source
     found = [what for kind, pattern, what in RULES
              if kind == cell["cell_type"] and re.search(pattern, text, re.M)]  # fmt: skip
     found += [f"the tag {tag} hides a failure" for tag in sorted(HIDING & set(cell["tags"]))]
     return found if source.strip() else ["the cell is empty"]
+
+
+def content(cells: list[Cell]) -> dict[str, float]:
+    """Return the counts of a lesson's cells, words, figures and helpers, and its plain share.
+
+    Plain is a code cell that calls a framework, starts a training script, or that the learner
+    writes. Predictions, which only assign values, do not count. Helpers are the functions of
+    `workshop` that the cells call.
+    """
+    packages: dict[str, str] = {}  # by the name that an import binds
+    plain: list[bool] = []
+    helpers: list[str] = []
+    figures = 0
+    for cell in cells:
+        source = cell["source"]
+        if cell["cell_type"] != "code" or "parameters" in cell["tags"]:
+            continue
+        if source.startswith("%%bash"):
+            plain.append(bool(STARTS_SCRIPT.search(source)))
+            continue
+        tree = ast.parse(MAGIC.sub("", source))
+        packages |= bound(tree)
+        figures += sum(map(draws, ast.walk(tree)))
+        used = [name for name in called(tree) if name.split(".")[0] in packages]
+        helpers += [short(name) for name in used
+                    if packages[name.split(".")[0]] == "workshop"]  # fmt: skip
+        if not all(isinstance(node, ast.Assign) for node in tree.body) or [*called(tree)]:
+            frameworks = {packages[name.split(".")[0]] for name in used} & FRAMEWORKS
+            plain.append(bool(frameworks) or "# your code" in source)
+    text = " ".join(cell["source"] for cell in cells if cell["cell_type"] == "markdown")
+    return {
+        "cells": len(cells),
+        "words": len(text.split()),
+        "figures": figures,
+        "helpers": len(set(helpers)),
+        "plain": sum(plain) / max(1, len(plain)),
+    }
+
+
+def short(name: str) -> str:
+    return re.sub(r"^(workshop|nb\w+)\.", "", name)
+
+
+def draws(node: ast.AST) -> bool:
+    """Return True for a call that shows a figure, and not for `trace(…, show=False)`."""
+    if not isinstance(node, ast.Call) or short(ast.unparse(node.func)) not in DRAWS:
+        return False
+    return not any(word.arg == "show" for word in node.keywords)
+
+
+def bound(tree: ast.AST) -> dict[str, str]:
+    """Return the package of each name that a cell imports."""
+    found = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for name in node.names:
+                first = name.name.split(".")[0]
+                found[name.asname or first] = first
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {it.asname or it.name: node.module.split(".")[0] for it in node.names}
+    return found
+
+
+def called(tree: ast.AST) -> Iterator[str]:
+    """Yield the dotted name of each function that a cell calls, and of each class it derives."""
+    for node in ast.walk(tree):
+        functions = node.bases if isinstance(node, ast.ClassDef) else []
+        functions += [node.func] if isinstance(node, ast.Call) else []
+        for function in functions:
+            name = ast.unparse(function)
+            if re.fullmatch(r"[\w.]+", name):
+                yield name

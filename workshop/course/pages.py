@@ -25,18 +25,14 @@ LINK = re.compile(r'<a href="(?:\.\./\w+/)?([\w-]+)\.ipynb">(.*?)</a>', re.S)
 MARKS = {PASSED: "✓", FAILED: "✗", TIME_LIMIT: "◷", NOT_RUN: "–"}
 
 
-def duration(seconds: float) -> str:
-    """Return '0:01:05'."""
-    return str(timedelta(seconds=round(seconds)))
-
-
 def render(template: str, **values: Any) -> str:
     """Return the text of a template; in HTML values are escaped."""
     import jinja2
 
     loader, escape = jinja2.FileSystemLoader(TEMPLATES), template.endswith(".html")
     env = jinja2.Environment(loader=loader, autoescape=escape, undefined=jinja2.StrictUndefined)
-    env.filters.update(duration=duration, value=cell_text)
+    env.filters["duration"] = lambda seconds: str(timedelta(seconds=round(seconds)))  # 0:01:05
+    env.filters["value"] = cell_text
     return env.get_template(template).render(values)
 
 

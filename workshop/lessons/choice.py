@@ -37,7 +37,7 @@ def choose(
     """
     if is_stub(own):
         _refused[name] = f"○ `{name}` is not written yet. Until it is, a finished version is used."
-    elif not (is_same(own, finished) and name in _refused):
+    elif code_of(own) is not code_of(finished) or name not in _refused:
         try:
             print("✓", judge() or f"`{name}` is right: the notebook uses yours.")
         except Exception as error:
@@ -59,10 +59,6 @@ def describe(name: str, own: Function, error: Exception) -> str:
     else:
         said = f"✗ `{name}` ended with {sentence(message(error))} {own_frame(error, own)}"
     return f"{said.rstrip()}\nUntil it is right, a finished version is used."
-
-
-def is_same(own: Function, finished: Function) -> bool:
-    return code_of(own) is code_of(finished)
 
 
 def code_of(function: Function) -> Any:

@@ -189,12 +189,6 @@ class Written:
         return self.records[i]
 
 
-def with_padding(records: Any, sums: dict[int, int]) -> list[int]:
-    """Return what a wrong `changed` does, whose content includes the padding."""
-    pairs = enumerate(sums.values())
-    return [i for i, right in pairs if google_crc32c.value(records.read(i)[8:]) != right]
-
-
 def of_any(records: Any, sums: dict[int, int]) -> list[int]:
     """Return what a wrong `changed` does, which accepts the checksum of any record."""
     sizes = [struct.unpack_from("<I", records.read(i), 4)[0] for i in range(len(records))]
@@ -208,7 +202,9 @@ DAMAGED = (
 )  # fmt: skip
 CHANGED_MISTAKES: tuple[Mistake, ...] = (
     (of_any, "It accepts the checksum of any record.", "Compare with sums[records.offsets[i]]."),
-    (with_padding, "The padding is not content.", "The content ends at byte 8 + length."),
+    (lambda records, sums: [i for i, right in enumerate(sums.values())
+                            if google_crc32c.value(records.read(i)[8:]) != right],
+     "The padding is not content.", "The content ends at byte 8 + length."),
     (lambda records, sums: [*range(len(records))], "Every record has a different checksum.",
      "Call google_crc32c.value(record[8 : 8 + length]): the content includes the header."),
     (lambda records, sums: [records.offsets[i] for i in changed(records, sums)],

@@ -170,18 +170,6 @@ def after_the_pass(
     return max(0.0, max(free) - alone)
 
 
-def never_busy(full: Any, takes: Any, alone: float, senders: int) -> float:
-    return after_the_pass(full, takes, alone, len(takes))
-
-
-def arrival(full: Any, takes: Any, alone: float, senders: int) -> float:
-    return after_the_pass(full, takes, 0.0, senders)
-
-
-def one_sender(full: Any, takes: Any, alone: float, senders: int) -> float:
-    return after_the_pass(full, takes, alone, 1)
-
-
 def last_only(full: Any, takes: Any, alone: float, senders: int) -> float:
     free, end = [0.0] * senders, 0.0
     for at, seconds in zip(full, takes, strict=True):
@@ -190,27 +178,24 @@ def last_only(full: Any, takes: Any, alone: float, senders: int) -> float:
     return max(0.0, end - alone)
 
 
-def round_robin(full: Any, takes: Any, alone: float, senders: int) -> float:
-    return max(after_the_pass(full[k::senders], takes[k::senders], alone, 1)
-               for k in range(senders))  # fmt: skip
-
-
-def not_clamped(full: Any, takes: Any, alone: float, senders: int) -> float:
-    return after_the_pass(full, takes, 0.0, senders) - alone
-
-
 AFTER_MISTAKES: tuple[Mistake, ...] = (
-    (never_busy, "A message does not wait until its sender is free.",
+    (lambda full, takes, alone, senders: after_the_pass(full, takes, alone, len(takes)),
+     "A message does not wait until its sender is free.",
      "It starts at the later of two times: the bucket is full, and the sender is free."),
-    (arrival, "You return when the last message arrives, counted from the start of the pass.",
+    (lambda full, takes, alone, senders: after_the_pass(full, takes, 0.0, senders),
+     "You return when the last message arrives, counted from the start of the pass.",
      "Exposed is only what comes after the pass: subtract `alone`."),
-    (one_sender, "You use one sender, whatever `senders` is.",
+    (lambda full, takes, alone, senders: after_the_pass(full, takes, alone, 1),
+     "You use one sender, whatever `senders` is.",
      "Keep one time per sender, and use the sender that is free first."),
     (last_only, "You return the end of the last message, or of one sender: another can end later.",
      "Use the latest of all senders: max(free)."),
-    (round_robin, "The senders take turns, although one of them is free earlier.",
+    (lambda full, takes, alone, senders: max(
+        after_the_pass(full[k::senders], takes[k::senders], alone, 1) for k in range(senders)),
+     "The senders take turns, although one of them is free earlier.",
      "Give each message to the sender that is free first."),
-    (not_clamped, "A time before the end of the pass is negative.",
+    (lambda full, takes, alone, senders: after_the_pass(full, takes, 0.0, senders) - alone,
+     "A time before the end of the pass is negative.",
      "If all messages arrive during the pass, nothing is exposed: max(0, …)."),
     (lambda full, *rest: after_the_pass([0.0] * len(full), *rest),
      "Messages leave before their buckets are full.",

@@ -6,7 +6,6 @@ import functools
 import io
 import itertools
 import struct
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -65,13 +64,10 @@ FRAME_MISTAKES: tuple[Mistake, ...] = (
      "Put masked_crc of its 8 bytes after it."),
     (lambda data: framed(data)[:-4] + struct.pack("<I", masked_crc(framed(data)[:-4])),
      "Your last checksum is that of everything before it.", "Compute it from the data only."),
-    (lambda data: struct.pack(f"QI{len(data)}sI", *framed_parts(data)),
+    (lambda data: struct.pack(f"QI{len(data)}sI",
+                              *struct.unpack(f"<QI{len(data)}sI", framed(data))),
      "Your record has padding.", "Begin the format with `<`, which adds none."),
 )  # fmt: skip
-
-
-def framed_parts(data: bytes) -> tuple[int, int, bytes, int]:
-    return len(data), masked_crc(struct.pack("<Q", len(data))), data, masked_crc(data)
 
 
 def framed(data: bytes, order: str = "<", size: str = "Q", extra: int = 0) -> bytes:
@@ -99,7 +95,7 @@ def check_stage(
         return parallel_map(records).prefetch(2)
 
     finished = prefetch if name == "prefetch" else parallel_map
-    judge = functools.partial(judge_stage, yours, batch_size, cores, ahead=finished is prefetch)
+    judge = functools.partial(judge_stage, yours, batch_size, cores, finished is prefetch)
     hint = "`map` takes num_parallel_calls; the dataset that `batch` returns has a `prefetch`."
     return choose(name, yours, finished, judge, hint)
 
@@ -116,13 +112,12 @@ def settings_of(dataset: Any, stage: str, name: str) -> list[Any]:
     return [value.numpy() if hasattr(value, "numpy") else value for value in found]
 
 
-def judge_stage(yours: Function, batch: int, cores: int, ahead: bool) -> None:
+@in_folder
+def judge_stage(yours: Function, folder: Path, batch: int, cores: int, ahead: bool) -> None:
     import tensorflow as tf
 
-    with tempfile.TemporaryDirectory() as folder:
-        records = tf.data.TFRecordDataset(write_numbered_shards(Path(folder)))
-        made = returned(yours(records))
-        read = [np.ravel(labels).tolist() for _, labels in batches_of(made, SHARDS * EACH)]
+    made = returned(yours(tf.data.TFRecordDataset(write_numbered_shards(folder))))
+    read = [np.ravel(labels).tolist() for _, labels in batches_of(made, SHARDS * EACH)]
     last = type(made).__name__
     queued = max(settings_of(made, "Prefetch", "_buffer_size"), default=0)
     whole = list(range(SHARDS * EACH))
@@ -160,10 +155,9 @@ def check_pipeline(yours: Function, decode_crop: Callable[[Any], Any]) -> Functi
         images = records.shuffle(1000, seed).map(decode_crop, num_parallel_calls=auto)
         return images.batch(batch, drop_remainder=True).prefetch(2)
 
-    with tempfile.TemporaryDirectory() as folder:
-        judge = functools.partial(judge_pipeline, yours, Path(folder))
-        hint = "Shard the file names; read before you shuffle, and shuffle before you decode."
-        return choose("pipeline", yours, pipeline, judge, hint)
+    judge = functools.partial(judge_pipeline, yours)
+    hint = "Shard the file names; read before you shuffle, and shuffle before you decode."
+    return choose("pipeline", yours, pipeline, judge, hint)
 
 
 def judge_read(yours: Function, folder: Path) -> None:
@@ -259,6 +253,7 @@ RANKS, SHARDS, EACH, BATCH = 2, 4, 12, 8  # of the check's data set
 WIDTH, HEIGHT = 240, 180  # of its images, which show the crop
 
 
+@in_folder
 def judge_pipeline(yours: Function, folder: Path) -> str:
     shards = write_numbered_shards(folder)
     try:

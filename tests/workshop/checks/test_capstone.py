@@ -40,12 +40,7 @@ def solution(*changes: str) -> str:
     return source
 
 
-def written(path: Path, source: str) -> Path:
-    path.write_text(source)
-    return path
-
-
-def found(script: Path, case: capstone.Case) -> list[str]:
+def found(script: str, case: capstone.Case) -> list[str]:
     """Return what the judge says of a script on two ranks."""
     try:
         seen = capstone.observe(case, script)
@@ -59,16 +54,16 @@ def found(script: Path, case: capstone.Case) -> list[str]:
 @pytest.mark.parametrize(
     "every", [pytest.param(1, marks=pytest.mark.acceptance), len(CAPSTONES)], ids=["all", "one"]
 )
-def test_every_mistake_is_found_from_the_network_input(tmp_path, every):
+def test_every_mistake_is_found_from_the_network_input(every):
     """Each script has one known mistake; the correct one gets no complaint."""
     with capstone.images(SMALL) as case:
-        right = found(written(tmp_path / "right.py", solution()), case)
+        right = found(solution(), case)
         assert [said for said in right if HARDLY not in said] == []
-        for number, (*changes, diagnosis) in list(enumerate(CAPSTONES))[::every]:
+        for *changes, diagnosis in CAPSTONES[::every]:
             if diagnosis != HARDLY:
-                said = found(written(tmp_path / f"wrong_{number}.py", solution(*changes)), case)
+                said = found(solution(*changes), case)
                 assert diagnosis in said[0], (changes, said)
-        told = found(written(tmp_path / "slow.py", capstone.baseline().read_text()), case)
+        told = found(capstone.baseline(), case)
     assert len(told) == len(SLOW_MISTAKES), told
     for said, mistake in zip(told, SLOW_MISTAKES, strict=True):
         assert mistake in said
@@ -88,24 +83,22 @@ SPAWN = (
 
 @pytest.mark.slow
 @pytest.mark.needs("torch")
-def test_a_script_may_join_by_a_device_mesh_and_spawn_processes(tmp_path, monkeypatch):
+def test_a_script_may_join_by_a_device_mesh_and_spawn_processes(monkeypatch):
     monkeypatch.setattr(capstone, "LIMIT_S", 100.0)
     with capstone.images(SMALL) as case:
-        said = found(written(tmp_path / "right.py", solution(*MESH, *SPAWN)), case)
+        said = found(solution(*MESH, *SPAWN), case)
     assert [one for one in said if HARDLY not in one] == []
 
 
 @pytest.mark.slow
 @pytest.mark.needs("torch")
-def test_a_script_that_hangs_is_stopped_before_its_cell_is(tmp_path, monkeypatch):
+def test_a_script_that_hangs_is_stopped_before_its_cell_is(monkeypatch):
     (cell,) = re.findall(r"timeout = (\d+)", nbgrader.CONFIG)
     assert capstone.LIMIT_S + 30 < int(cell)
     monkeypatch.setattr(capstone, "LIMIT_S", 5.0)
     hangs = "import time\n\n\ndef train(data, out):\n    time.sleep(600)\n"
     with capstone.images(SMALL) as case:
-        assert found(written(tmp_path / "hangs.py", hangs), case) == [
-            "the script was stopped after 5 s."
-        ]
+        assert found(hangs, case) == ["the script was stopped after 5 s."]
 
 
 def draft_box(image: Image.Image, pixels: int = 64) -> Image.Image:
@@ -192,16 +185,15 @@ def test_trace_is_judged(tmp_path, events, diagnosis):
 def test_right_scripts_keep_all_rules_and_mistakes_that_need_more_images_are_found(
     tmp_path, changes
 ):
-    script = written(tmp_path / "right.py", solution(*changes))
+    script = solution(*changes)
     with capstone.images() as case:  # enough images to learn from
         assert case.train % capstone.BATCH
         seen = capstone.observe(case, script, trace=tmp_path / "trace.json")
         assert capstone_judge.problems(seen, case) == []
         assert seen.trace.exists() and capstone_judge.read_trace(seen.trace).numbers == ALL
-        for number, (*wrong, diagnosis) in enumerate(CAPSTONES):
+        for *wrong, diagnosis in CAPSTONES:
             if diagnosis == HARDLY and not changes:
-                path = written(tmp_path / f"wrong_{number}.py", solution(*wrong))
-                assert HARDLY in found(path, case)[0]
+                assert HARDLY in found(solution(*wrong), case)[0]
 
 
 @pytest.mark.acceptance

@@ -8,7 +8,7 @@ from rn50lib.errors import UserError
 from tests.workshop.conftest import MASTER
 from workshop import expected, masters
 from workshop.course import lint
-from workshop.course.content import content
+from workshop.course.lint import content
 
 
 def findings(rn50, checkout, text: str) -> tuple[int, list[str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from workshop import catalogue
-from workshop.checks import ask, status
+from workshop.checks import ask, records
 
 TOTAL = len(catalogue.EXERCISES)
 
@@ -50,5 +50,5 @@ def test_verb_shows_progress_and_remaining_exercises(some, rn50, tmp_path):
 def test_damaged_records_count_as_not_passed(home, text, capsys):
     home.mkdir(parents=True)
     (home / "ex03.json").write_text(text, encoding="utf-8")
-    status.progress()
+    records.progress()
     assert f"0 of {TOTAL} exercises passed" in capsys.readouterr().out

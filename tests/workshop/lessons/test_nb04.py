@@ -232,9 +232,9 @@ def test_stage_that_is_right_passes(capsys):
         assert nb04.check(name, yours, numbered()["prepare"], 2, 16) is yours, capsys.readouterr()
         ours = nb04.check(name, stage(name, "None"), numbered()["prepare"], 2, 16)
         assert "not written yet" in capsys.readouterr().out
-        nb04.judge_stage(ours, 16, 2, ahead=name == "prefetch")
+        nb04.judge_stage(ours, 16, 2, name == "prefetch")
     one = stage("parallel_map", MAPPED.replace("=2", "=1"))
-    nb04.judge_stage(one, 16, 1, ahead=False)
+    nb04.judge_stage(one, 16, 1, False)
     unnamed = defined(f"own = lambda records: {MAPPED}.prefetch(2)", "own", **numbered())
     assert nb04.check("prefetch", unnamed, numbered()["prepare"], 2, 16) is unnamed
 
@@ -265,20 +265,20 @@ def test_stage_that_is_right_passes(capsys):
 )  # fmt: skip
 def test_stage_that_is_wrong_gets_a_diagnosis(name: str, body: str, said: str):
     with pytest.raises(Wrong) as wrong:
-        nb04.judge_stage(stage(name, body), 16, 2, ahead=name == "prefetch")
+        nb04.judge_stage(stage(name, body), 16, 2, name == "prefetch")
     assert said in f"{wrong.value.diagnosis} {wrong.value.remedy}"
 
 
 @pytest.mark.slow
 @pytest.mark.needs("tensorflow")
-def test_pipeline_that_is_right_passes(tmp_path: Path, capsys):
+def test_pipeline_that_is_right_passes(capsys):
     names = numbered()
     yours = defined(STAGES, "pipeline", **names)
     assert nb04.check("pipeline", yours, names["prepare"]) is yours
     ours = nb04.check("pipeline", lambda *given: None, names["prepare"])
     said = capsys.readouterr().out  # the finished version has the learner's arguments
     assert "not written yet" in said and "\ndef pipeline(shards," in said and "prepare" not in said
-    assert nb04.judge_pipeline(ours, tmp_path)
+    assert nb04.judge_pipeline(ours)
     for old, new in OWN_FILES:
         assert old in STAGES
         yours = defined(STAGES.replace(old, new), "pipeline", **names)
@@ -341,9 +341,9 @@ def test_pipeline_that_is_right_but_slow_or_large_passes_with_a_note(capsys):
         (f"{MAP}{BATCHES}", f"{BATCHES.replace('images', 'records')}{MAP}", "`map` before"),
     ],
 )  # fmt: skip
-def test_pipeline_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str, tmp_path: Path):
+def test_pipeline_that_is_wrong_gets_a_diagnosis(old: str, new: str, said: str):
     assert old in STAGES
     yours = defined(STAGES.replace(old, new), "pipeline", **numbered())
     with pytest.raises(Wrong) as wrong:
-        nb04.judge_pipeline(yours, tmp_path)
+        nb04.judge_pipeline(yours)
     assert said in f"{wrong.value.diagnosis} {wrong.value.remedy}"
