@@ -62,7 +62,7 @@ def report(rates: Sequence[float]) -> str:
     bound = ("The step" if faster.median > 1 else "The loader") if faster.clear else "Neither part"
     said = f"{bound} bounds this loop."
     if faster.median > 1 and headroom.low > 1.1:
-        said = "The loader is faster, and the step waits for it: they take turns (no workers?)."
+        said = "Loader and step both count: they take turns (no workers?), or share the cores."
     lines = [
         f"{said} The loader's speed over the step's: {faster}",
         f"Headroom, the gain from a perfect loader: {headroom}",

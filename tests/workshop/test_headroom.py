@@ -48,7 +48,7 @@ def reported(whole: list[float], cached: list[float], loader: list[float]) -> li
 def test_verdict_needs_all_turns_to_agree() -> None:
     cached, loader = [40.0, 41, 39, 40, 42], [80.0, 82, 79, 81, 80]
     first, second, *rates = reported([25.0, 26, 25, 24, 26], cached, loader)  # in turn: 27
-    assert first.startswith("The loader is faster, and the step waits for it: they take turns")
+    assert first.startswith("Loader and step both count: they take turns (no workers?), or share")
     assert "2.00 (1.90 to 2.03, n = 5)" in first
     assert second.endswith(": 1.60 (1.56 to 1.67, n = 5)")
     assert "Slower than loader and step in turn" in rates[0] and "0.94" in rates[0]
