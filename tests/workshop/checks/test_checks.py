@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_prep import encoding
+from data_prep import recordwriter
 from rn50lib import resnet as network
 from rn50lib.data import sampler
 from rn50lib.recipe import learning_rate
@@ -197,7 +197,7 @@ def test_table_and_masters_agree():
 @pytest.mark.parametrize(
     ("name", "function"),
     [
-        ("ex01.frame", encoding.frame), ("ex03.shard", sampler.shard),
+        ("ex01.frame", recordwriter.frame), ("ex03.shard", sampler.shard),
         ("ex02.schedule", learning_rate),
     ],
 )  # fmt: skip
