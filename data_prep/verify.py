@@ -84,7 +84,7 @@ def verify(paths: list[Path], jobs: int | None = None, quiet: bool = False) -> R
     ``jobs`` is the number of processes, by default all usable cores; 0 reads in this process.
     """
     report = Report()
-    compared = []
+    roots, compared = [], []
     for path in paths:
         if not path.exists():
             raise UserError(f"{path}: there is no such file or folder")
@@ -113,8 +113,12 @@ def verify(paths: list[Path], jobs: int | None = None, quiet: bool = False) -> R
         for part in parts:
             report.problems += part.problems
         report.parts += parts
+        roots.append(parts)
         compared += one_form(parts)
-    compare_classes(report.parts, report.problems)  # the paths of a command are one data set
+    kinds = [(part.form, part.split) for part in report.parts]
+    is_one = len({*kinds}) == len(kinds)  # such as `train.rec val.rec`, and not two data roots
+    for parts in [report.parts] if is_one else roots:
+        compare_classes(parts, report.problems)
     find_repeats(compared, report.problems)
     order = list(KINDS)
     report.problems.sort(key=lambda p: (LEVELS.index(p.level), order.index(p.kind), p.where))

@@ -24,6 +24,10 @@ OTHER_IMAGES = (
     *(".webp", ".heic", ".heif", ".avif", ".gif", ".bmp", ".dib", ".tif", ".tiff", ".jp2", ".jxl"),
     *(".ppm", ".pgm", ".pbm", ".pnm", ".tga", ".ico", ".svg", ".psd", ".dng", ".cr2", ".nef"),
 )
+OTHER_FILES = (
+    *(".txt", ".md", ".csv", ".json", ".xml", ".yaml", ".yml", ".pdf", ".zip", ".tar", ".gz"),
+    *(".lst", ".idx", ".rec", ".db", ".lock", ".log", ".part", ".tmp"),
+)
 
 IMAGE, FOLDER = "images", "folders"  # not left out
 HIDDEN = "hidden files"  # .DS_Store, macOS's ._copies, .ipynb_checkpoints
@@ -132,9 +136,9 @@ def list_split(folder: Path) -> tuple[list[str], LeftOut]:
 
 
 def check_link(path: Path, reason: str) -> None:
-    """Raise UserError for a link that led to a class folder: its name is not an image's."""
-    images = (*IMAGE_EXTENSIONS, *OTHER_IMAGES)
-    if reason == DANGLING and not path.name.lower().endswith(images):
+    """Raise UserError for a link that led to a class folder: its name is not a file's."""
+    files = (*IMAGE_EXTENSIONS, *OTHER_IMAGES, *OTHER_FILES)  # a class may be called 002.Gull
+    if reason == DANGLING and not path.name.lower().endswith(files):
         raise UserError(f"{path}: this class is a link to nothing; {FETCH}, or remove it")
 
 

@@ -244,6 +244,15 @@ def test_classes_and_labels_are_compared_between_all_paths(tmp_path):
     both = [tmp_path / "set" / split for split in ("train", "val")]
     kinds = {problem.kind for problem in verify.verify(both, 0, True).problems}
     assert "class-maps" in kinds
+    roots = [tmp_path / "set", tmp_path / "other"]  # each has its own classes
+    shutil.rmtree(tmp_path / "set" / "val")
+    for split in ("train", "val"):
+        (tmp_path / "other" / split / "c").mkdir(parents=True)
+        (tmp_path / "other" / split / "c" / "1.jpg").write_bytes(
+            make_image(hash(split) % 99 + 2000)
+        )
+    kinds = {problem.kind for problem in verify.verify(roots, 0, True).problems}
+    assert "class-maps" not in kinds
 
 
 def test_one_damaged_label_is_named_and_takes_no_memory(tmp_path):

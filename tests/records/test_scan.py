@@ -191,6 +191,8 @@ def test_a_class_with_a_dot_may_be_a_dangling_link(root: Path) -> None:
     (root / "train" / "002.Gull").symlink_to(root / "nowhere")  # as CUB-200's are called
     with pytest.raises(UserError, match="train/002.Gull: this class is a link to nothing"):
         open_source(root, "train")
+    (root / "train" / "002.Gull").rename(root / "train" / "README.md")
+    assert open_source(root, "train").left_out
 
 
 @pytest.mark.parametrize("inside", [(), (".DS_Store",), ("notes.txt",)])
