@@ -224,13 +224,14 @@ def ensure_records(root: str | os.PathLike, threads: int | None = None) -> Path:
     if marker.exists():
         return folder
     folder.mkdir(parents=True, exist_ok=True)
+    is_new = not (folder / ".lock").exists()  # a killed run leaves it
     with open(folder / ".lock", "ab") as lock:
         lock_open(lock.fileno(), folder)
         if marker.exists():
             return folder
         for split in ("train", "val"):
             prefix, images = str(folder / split), str(Path(root) / split)
-            if not os.path.exists(f"{prefix}.rec"):  # else you have packed them
+            if not (is_new and os.path.exists(f"{prefix}.rec")):  # else you have packed them
                 make_list(prefix, images)
                 pack_list(Path(f"{prefix}.lst"), images, threads=threads or usable_cores())
         write_file(marker, "{}\n")

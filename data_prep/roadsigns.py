@@ -38,7 +38,7 @@ TRAIN, VAL, SEED = 2400, 1200, 0
 FILE_BYTES = 104_000  # mean size of an image on disk, rounded up to blocks
 BATCH = 8  # images in one task of a worker
 SPLITS = ("train", "val")
-OURS = (*SPLITS, "classes.txt", COMPLETE, "records", "tfrecord")  # what --overwrite replaces
+OURS = (*SPLITS, "classes.txt", COMPLETE, "records", "tfrecord", "tfrecord.part", ".DS_Store")
 
 
 @dataclass(frozen=True)

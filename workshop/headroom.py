@@ -29,7 +29,7 @@ import numpy as np
 from rn50.launch import with_library
 from rn50lib.errors import UserError
 from workshop.errors import RunFailed
-from workshop.observe.run import check_inside, copy_folder, in_copy
+from workshop.observe.run import copy_folder, in_copy
 from workshop.ratio import LEAST, ratio
 
 VARIABLE = "RN50_HEADROOM"
@@ -84,8 +84,6 @@ def measure(script: Path, arguments: list[str], seconds: float, folder: Path) ->
     """
     if not script.is_file():
         raise UserError(f"no such script: {script}")
-    folder = folder.resolve()
-    check_inside(script, folder)
     with tempfile.TemporaryDirectory(prefix="rn50-headroom-") as top:
         copy, result = Path(top).resolve() / "work", Path(top, "result.json")
         copy_folder(folder, copy)

@@ -72,22 +72,21 @@ class Runner:
     def log(self, folder: Path) -> Path:
         return folder / f"{self.name}.log"
 
-    def wait(self, folder: Path, done: int, guard: IO[str]) -> None:
-        """Stop all ranks when they wait for the turn after `done`; return if the script has ended.
+    def halt(self, folder: Path, done: int, guard: IO[str]) -> bool:
+        """Stop all ranks if they wait for the turn after `done`; return True if so.
 
-        Raises RunFailed if the script fails.
+        Also if the script has ended. Raises RunFailed if it failed.
         """
         signals = [folder / f"{self.name}-{rank}.{done}" for rank in range(self.ranks)]
-        while not all(file.exists() for file in signals):
-            if self.ended(folder):
-                return
-            time.sleep(turns.POLL_S)
+        if not all(file.exists() for file in signals):
+            return self.ended(folder)
         with contextlib.suppress(psutil.NoSuchProcess):  # one fails, which the next wait shows
             ranks = [psutil.Process(int(file.read_text())) for file in signals]
             loaders = [child for rank in ranks for child in rank.children(recursive=True)]
             self.stopped = [process.pid for process in (*ranks, *loaders)]
             print(*self.stopped, file=guard, flush=True)
             self.send(signal.SIGSTOP)
+        return True
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to the ranks in `stopped`."""
@@ -132,14 +131,17 @@ def race(runners: Sequence[Runner], warm_up: int, window: int, rounds: int) -> N
         for runner in runners:
             runner.start(folder, [warm_up, runner.lead, window])
             stack.callback(runner.stop)
-        for runner in runners:
-            runner.wait(folder, 0, guard.stdin)
+        starting = [*runners]
+        while starting:  # each is stopped as soon as it is ready, however slowly others start
+            starting = [each for each in starting if not each.halt(folder, 0, guard.stdin)]
+            time.sleep(turns.POLL_S)
         for done in range(rounds):
             for runner in runners[:: -1 if done % 2 else 1]:
                 slot.line(f"Turn {done + 1} of {rounds}: {runner.name}")
                 write_file(folder / "turn", f"{runner.name} {done}")
                 runner.send(signal.SIGCONT)
-                runner.wait(folder, done + 1, guard.stdin)
+                while not runner.halt(folder, done + 1, guard.stdin):
+                    time.sleep(turns.POLL_S)
         write_file(folder / "turn", "end")
         for runner in runners:
             runner.send(signal.SIGCONT)

@@ -436,10 +436,14 @@ def test_ensure_records_works_once(tmp_path):
     before = (folder / "train.rec").stat().st_ino
     im2rec.ensure_records(tmp_path)
     assert (folder / "train.rec").stat().st_ino == before
-    for name in (".complete", "val.rec"):  # an interrupted run, or records that you have packed
+    for name in (".complete", "val.rec"):  # then you have packed train.rec
         (folder / name).unlink()
     im2rec.ensure_records(tmp_path)
     assert (folder / "train.rec").stat().st_ino == before
+    assert sorted(os.listdir(folder)) == expected
+    (folder / ".complete").rename(folder / ".lock")  # or a killed run has
+    im2rec.ensure_records(tmp_path)
+    assert (folder / "train.rec").stat().st_ino != before
     assert sorted(os.listdir(folder)) == expected
 
 

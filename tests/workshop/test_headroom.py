@@ -103,8 +103,9 @@ def test_the_rates_are_those_of_the_parts(run_cli, tmp_path: Path) -> None:
 )
 def test_script_that_cannot_be_timed(run_cli, tmp_path: Path, words: list[str], said: str) -> None:
     (tmp_path / "mine.py").write_text(SCRIPT)
-    command = ("workshop", "try", "./mine.py", "--headroom", "--seconds", "1", "--", *words)
-    refused = run_cli(*command, cwd=tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    command = ("workshop", "try", "../mine.py", "--headroom", "--seconds", "1", "--", *words)
+    refused = run_cli(*command, cwd=tmp_path / "elsewhere")
     assert refused.returncode != 0 and said in refused.stderr
 
 

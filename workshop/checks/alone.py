@@ -55,14 +55,13 @@ def is_kept(node: ast.stmt, active: set[str]) -> bool:
     """Return True for a docstring, an import, a definition and a constant.
 
     A constant is an assignment that uses none of the `active` names: `MAGIC = struct.pack("<I", 7)`
-    is one, `run = train(data)` is not. `try` and `if` are kept if all their statements are.
+    is one, `run = train(data)` is not. `try` and `if` are kept if all their statements are; a
+    handler of `try` may do anything.
     """
     if isinstance(node, ast.Try | ast.If):
         if isinstance(node, ast.If) and not active.isdisjoint(names(node.test)):
             return False
-        blocks = [node, *getattr(node, "handlers", [])]
-        inner = [s for b in blocks for name in ("body", "orelse", "finalbody")
-                 for s in getattr(b, name, [])]  # fmt: skip
+        inner = [*node.body, *node.orelse, *getattr(node, "finalbody", [])]
         return all(isinstance(each, ast.Pass) or is_kept(each, active) for each in inner)
     if isinstance(node, ast.Assign | ast.AnnAssign):
         return active.isdisjoint(names(node))
@@ -81,10 +80,14 @@ def undefined(source: str) -> str:
     Python itself would find it only in the middle of a run.
     """
     cell = symtable.symtable(source, "cell", "exec")
-    defined = {s.get_name() for s in cell.get_symbols() if s.is_assigned() or s.is_imported()}
+    symbols = cell.get_symbols()
+    defined = {s.get_name() for s in symbols if s.is_assigned() or s.is_imported()} | {"__file__"}
     tables = [] if "import *" in source else cell.get_children()
     for table in tables:
         tables += table.get_children()
+        symbols = table.get_symbols()
+        defined |= {s.get_name() for s in symbols if s.is_declared_global() and s.is_assigned()}
+    for table in tables:
         for symbol in table.get_symbols():
             name = symbol.get_name()
             if symbol.is_global() and name not in defined and not hasattr(builtins, name):

@@ -212,14 +212,16 @@ def try_script(args: argparse.Namespace) -> int:
     from workshop import headroom, observe
     from workshop.errors import RunFailed
 
+    script, here = Path(args.script).absolute(), Path.cwd()
+    home = script.parent.resolve()
+    folder = here if home.is_relative_to(here) else home  # what is copied, with the script
     try:
         if args.headroom:
-            script = Path(args.script).absolute()
-            print(headroom.measure(script, args.others, args.seconds, Path.cwd()))
+            print(headroom.measure(script, args.others, args.seconds, folder))
             return 0
         result = observe.try_script(
             args.script, *args.others, ranks=args.n, launcher=args.launcher, steps=args.steps,
-            seconds=args.seconds, single=not args.no_single, folder=Path.cwd(),
+            seconds=args.seconds, single=not args.no_single, folder=folder,
         )  # fmt: skip
     except RunFailed as failure:
         print(failure.log, file=sys.stderr)

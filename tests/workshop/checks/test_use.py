@@ -72,6 +72,21 @@ def test_incomplete_cell_is_reported(started, source, said):
         using.write("ex02", defined(source, "schedule"))
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "try:\n    import numpy as np\nexcept ImportError:\n    print('no')\n"
+        "def schedule(a, b, c):\n    return np.sqrt(a)\n",
+        "def schedule(a, b, c):\n    global COUNT\n    COUNT = 1\n    return COUNT\n",
+        "def schedule(a, b, c):\n    return len(__file__)\n",
+        "import functools\ndef twice(f):\n    @functools.wraps(f)\n    def g(*a):\n"
+        "        return f(*a)\n    return g\n@twice\ndef schedule(a, b, c):\n    return a\n",
+    ],
+)
+def test_complete_cell_is_taken(source):
+    assert alone.script_of(defined(source, "schedule")) == source
+
+
 def test_stubs_are_refused_or_skipped(started, monkeypatch, capsys):
     stub = defined("def schedule(a, b, c):\n    return ...\n", "schedule")
     with pytest.raises(UserError, match="in line 2 of its cell. Pass its check first"):
