@@ -84,10 +84,12 @@ def _compare_counts(plan: Plan, done: dict[str, int]) -> bool:
     for split, count in expected.items():
         if not count:
             continue
-        if done.get(split) == count:
+        if split not in plan.images:
+            print(f"note: the source has no {split}", file=sys.stderr)
+        elif done[split] == count:
             print(f"{split}: {count:,} images, as expected")
         else:
-            found = f"{split} has {done.get(split, 0):,} images, not {count:,}"
+            found = f"{split} has {done[split]:,} images, not {count:,}"
             print(f"warning: {found}; the source is incomplete", file=sys.stderr)
             good = False
     return good

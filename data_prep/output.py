@@ -164,11 +164,12 @@ class OutputFolder:
     def __enter__(self) -> OutputFolder:
         if self.path.is_mount():
             raise UserError(f"{self.path}: this is a mount point; name a folder below it")
-        if Path.cwd().is_relative_to(self.path.resolve()):
-            raise UserError(
-                f"{self.path}: the working directory is in this folder, which is replaced as a"
-                " whole; run the command from elsewhere"
-            )
+        with contextlib.suppress(FileNotFoundError):  # the working directory is gone
+            if Path.cwd().is_relative_to(self.path.resolve()):
+                raise UserError(
+                    f"{self.path}: the working directory is in this folder, which is replaced as a"
+                    " whole; run the command from elsewhere"
+                )
         make_folder(self.path.parent, str(self.path))
         finish_swap(self.path)
         self._lock = self._lock_part()

@@ -115,10 +115,13 @@ def _decode(data: bytes, image: Image.Image, by_turbo: bool) -> list[Finding]:
     try:
         image.draft(image.mode, (width, height))
         image.load()
-        if image.format == "PNG":  # Pillow alone reads on after a wrong checksum
-            Image.open(io.BytesIO(data)).verify()
     except Exception as error:  # Pillow raises many types for damaged images
         return [("undecodable", _one_line(error))]
+    if image.format == "PNG":
+        try:
+            Image.open(io.BytesIO(data)).verify()  # checksums, which other decoders insist on
+        except Exception as error:
+            complaint = _one_line(error)
     return [("decoder-warning", complaint)] if complaint else []
 
 

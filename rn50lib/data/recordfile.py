@@ -152,9 +152,11 @@ def disk_cache(path: Path, files: Sequence[Path], compute: Callable[[], Arrays])
     return found
 
 
-def _identity(file: Path) -> tuple[int, int, int]:
-    state = file.stat()
-    return state.st_ino, state.st_size, state.st_mtime_ns
+def _identity(file: Path) -> tuple[int, int, int] | None:
+    with contextlib.suppress(OSError):  # it is missing: `compute` says so
+        state = file.stat()
+        return state.st_ino, state.st_size, state.st_mtime_ns
+    return None
 
 
 def save_arrays(path: Path, files: Sequence[Path], arrays: Arrays, times: bool = False) -> None:

@@ -105,7 +105,10 @@ class Source:
         folders = [root / name for name in cls.folders]
         for folder in folders:
             if folder.is_symlink() and not folder.exists():
-                raise UserError(f"{folder} is a link that points to nothing; {FETCH}, or remove it")
+                raise UserError(
+                    f"{folder} is a link that points to nothing; {FETCH}, remove"
+                    " it, or use --data-format"
+                )
         found = (f for f in folders if any(cls.holds(f, split) for split in SPLITS))
         return next(found, None)
 

@@ -116,7 +116,7 @@ def _together(seen: Seen) -> Iterator[Row]:
     equal = verdict.equal(seen.ranks)  # before each update
     first = equal.index(False) if False in equal else len(equal)
     kinds = [verdict.exchange(seen.ranks, i) for i in range(len(equal))]
-    summed, others = "summed" in kinds, kinds.count("divided") + kinds.count("other")
+    summed, others = "summed" in kinds, kinds.count("divided") + kinds.count("one")
     what = "the ranks begin with different weights."
     remedy = "Send rank 0's to all: DistributedDataParallel does, or hvd.broadcast_parameters."
     yield first == 0, what, remedy

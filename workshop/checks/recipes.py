@@ -60,8 +60,7 @@ def parallel(answer: Callable[..., Any]) -> str:
         status, evidence = rows[change]
         # equal weights without a broadcast: this training draws them without a seed, so they come
         # from a seed that the learner has set, and a resumed rank 0 would be alone
-        needed = change in ("alike", "writes", "share", "average")
-        if status == "missing" or (needed and status != "seen"):
+        if status == "missing" or (change in ("alike", "writes", "share") and status != "seen"):
             wrong(f"{what}: {evidence}.", remedy, there)
     if verdict.DDP_NAMES in rows["writes"][1]:
         wrong(f"{verdict.DDP_NAMES}.", "Save net.module.state_dict().", there)

@@ -23,7 +23,6 @@ TITLES = {
     "writes": "rank 0 writes",
 }
 DDP_NAMES = "the saved names begin with `module.`, so that the model without DDP cannot load them"
-FEW = 1 / 20  # updates that differ from the others, such as the first
 CLOSE = 0.03  # relative: a factor this near to N is N; float16 on the way costs 0.001
 IGNORED = ("/dev/", "/proc/", "/.cache/", "/.config/", "pycache", "torchinductor", "__autograph")
 
@@ -234,12 +233,15 @@ def average(ranks: list[Rank]) -> tuple[str, str]:
     often = Counter(kinds)
     if often["summed"]:
         return MISSING, f"summed, not averaged: the update got {len(ranks)} times the average"
-    if often["own"] > len(kinds) * FEW:
+    few = max(1, len(kinds) // 20) if often["averaged"] else 0  # such as the first
+    if often["own"] > few:
         many = f" in {often['own']} of {len(kinds)} updates" if often["averaged"] else ""
         return MISSING, f"not exchanged{many}: each rank updated with its own gradients"
     if often["divided"] > often["averaged"]:
         return MISSING, f"divided twice: the update got 1/{len(ranks)} of the average"
-    if often["other"] > len(kinds) * FEW:  # Adasum and PowerSGD do so, too
+    if often["one"] > few:
+        return MISSING, f"one rank's gradients, in {often['one']} updates: others are not used"
+    if often["other"] > few:  # Adasum, PowerSGD, clipping of each value
         return NOT_SEEN, f"equal on all ranks, and not the mean, in {often['other']} updates"
     if often["averaged"]:
         return SEEN, f"averaged, in {often['averaged']} of {len(kinds)} updates"
@@ -250,9 +252,10 @@ def average(ranks: list[Rank]) -> tuple[str, str]:
 
 
 def exchange(ranks: list[Rank], step: int) -> str:
-    """Return "averaged", "summed", "divided", "own", "other" or, if undecided, "" for an update.
+    """Return how the ranks' gradients entered an update.
 
-    "other" is equal on all ranks, and no multiple of the mean.
+    "averaged", "summed", "divided" (twice), "own", "one" (rank's for all), "other" (equal on all
+    ranks), or "" if it cannot be decided.
     """
     given, local = ([rank.updates[step][key] for rank in ranks] for key in ("given", "local"))
     known = [i for i, values in enumerate(zip(*given, *local, strict=False)) if None not in values]
@@ -273,6 +276,8 @@ def exchange(ranks: list[Rank], step: int) -> str:
         return ""
     if abs(times * len(ranks) - 1) < CLOSE:
         return "divided"
+    if not times and any(factor(now[0], gradients) for gradients in before):
+        return "one"
     return "averaged" if times else "other"  # clipping changes the factor
 
 

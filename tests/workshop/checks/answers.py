@@ -217,7 +217,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
          "            p.grad /= size\n", "divided twice"),
         ("DistributedDataParallel(net)", "net", "loss.backward()\n", "loss.backward()\n"
          "        for p in net.parameters():\n            dist.broadcast(p.grad, 0)\n",
-         "not the mean"),
+         "one rank's gradients"),
         ("    dist.init_process_group()  # change 1\n", "", "has not been initialized"),
         ("manual_seed(0)", "manual_seed(rank)", "of them on more than one"),
         ("0.02 * size", "0.02", "not scaled, while each update took 2 times as many"),

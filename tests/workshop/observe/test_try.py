@@ -559,7 +559,8 @@ def test_rate_is_compared_with_that_of_one_rank(
         ([[1, 2], [3, 0]], [[1, 2], [3, 0]], "missing", "updated with its own gradients"),
         ([[1, 2], [1, 2]], [[1, 2], [1, 2]], "not seen", "equal on all ranks"),
         ([[1, 0.5], [1, 0.5]], [[1, 2], [3, 0]], "missing", "divided twice: the update got 1/2"),
-        ([[1, 2], [1, 2]], [[1, 2], [3, 0]], "not seen", "equal on all ranks, and not the mean"),
+        ([[1, 2], [1, 2]], [[1, 2], [3, 0]], "missing", "one rank's gradients, in 1 updates"),
+        ([[1, 1], [1, 1]], [[1, 2], [3, 0]], "not seen", "not the mean"),  # each value clipped
         ([[2, 1], [2, 1]], [None, None], "not seen", "could not be compared"),
         (
             [[float("inf"), 1], [float("inf"), 1]],
