@@ -114,6 +114,9 @@ def grade(folder: Path, page: Output, table_csv: Output, settings: Settings, job
             pool.shutdown(wait=False, cancel_futures=True)
             for process in [*settings.running]:
                 process.kill()
+    if interrupted and Path(page.path).exists():
+        print(f"{page.path}: this earlier grading is kept")
+        raise interrupted
     for one, key in work[graded:]:
         one.notes.append(f"{key} was not graded: interrupted")
     most = sum(POINTS[item.difficulty] for item in catalogue.EXERCISES)
