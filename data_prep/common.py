@@ -45,7 +45,7 @@ def run_program(main: Callable[[], int | None]) -> NoReturn:
 
 @contextlib.contextmanager
 def refuse_denied() -> Iterator[None]:
-    """Raise UserError if the system denies a file, or memory."""
+    """Raise UserError if the system refuses access to a file, or memory runs out."""
     try:
         yield
     except MemoryError as error:

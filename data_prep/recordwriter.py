@@ -104,7 +104,7 @@ class Writer:
 def check_files(entries: list[Entry], root: str) -> tuple[list[Entry], list[int], Bad]:
     """Return the good entries, their sizes in bytes, and the bad ones, without reading the files.
 
-    Those that are missing, no files, empty, too large for a record, or pointers are bad.
+    Entries that are missing, not regular files, empty, too large, or pointers are bad.
     """
     good: list[Entry] = []
     sizes: list[int] = []

@@ -99,7 +99,7 @@ def check_outputs(given: Given, run_dir: Path | None) -> None:
         checkpoint.check_prefix_is_free(prefix, given.get("load_epoch"), bool(given.get("resume")))
 
     def replaceable(file: Path) -> bool:
-        """Return True for a report; what only validates keeps that of a training."""
+        """Return True for a report, but not for a training's if this run only validates."""
         keeps = given.get("only_inference") and "train.loss" in read_json(file)["metrics"]
         return is_report(file) and not keeps
 

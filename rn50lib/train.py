@@ -216,7 +216,7 @@ def train_one_epoch(run: Run, epoch: int) -> dict[str, float | None]:
 
 
 def checked_rate(lr: Any) -> float:
-    """Return what a learner's schedule returned, as a float. Raises UserError if it is no rate."""
+    """Return what a learner's schedule returned, as a float. Raises UserError for anything else."""
     with contextlib.suppress(TypeError, ValueError, OverflowError):
         if not isinstance(lr, str) and 0 <= (rate := float(lr)) <= LARGEST_RATE:
             return rate

@@ -51,7 +51,10 @@ def compare_classes(parts: list[Part], problems: Problems) -> None:
 
 
 def labels_differ(part: Part, other: Part) -> bool:
-    """Return True if as many images have other labels: each one's, if its bytes are the same."""
+    """Return True if the labels of two parts with as many images differ.
+
+    Labels are compared image by image if the bytes are the same, otherwise by how many there are.
+    """
     pairs = [sorted(zip(one.digests, one.labels, strict=True)) for one in (part, other)]
     if [digest for digest, _ in pairs[0]] == [digest for digest, _ in pairs[1]]:
         return pairs[0] != pairs[1]
@@ -61,7 +64,7 @@ def labels_differ(part: Part, other: Part) -> bool:
 def one_form(parts: list[Part]) -> list[Part]:
     """Return the first form that has each split of a root: the others hold the same images.
 
-    All parts that are not empty, if none has both.
+    If no form has both, return all parts that are not empty.
     """
     filled = [part for part in parts if len(part)]
     forms = [[part for part in filled if part.form == form] for form in FORMS]

@@ -65,8 +65,8 @@ def read_record_file(path: Path, split: str) -> Part:
     part.contents = "checksums" if checksums else "decoded"
     images = []
     for offset, (key, label) in labels.items():
-        name, good = f"{path}, key {key}, offset {offset:,}", 0 <= label < MAX_CLASSES
-        good = good and not label % 1
+        name = f"{path}, key {key}, offset {offset:,}"
+        good = 0 <= label < MAX_CLASSES and not label % 1
         if not good:
             text = "several labels" if np.isnan(label) else f"the label is {label:g}"
             add("label", name, text)

@@ -74,10 +74,8 @@ def settings(args: argparse.Namespace) -> tuple[Training, Cluster, list[str]]:
         speed = f"published: {published.name}, {published.precision}, {published.software}"
     elif batch is None:
         raise UserError("--compute-ips needs its batch: add --batch, the images of a GPU's step")
-    training, (local, between) = (
-        Training(ips, batch, sent),
-        links.parse(args.network or f"{published.network}+100g"),
-    )
+    network = args.network or f"{published.network}+100g"
+    training, (local, between) = Training(ips, batch, sent), links.parse(network)
     cluster = Cluster(local, between, args.gpus_per_host, args.input_ips, noise=fitted.noise)
     joined = [f"{link.name} {link.bytes_per_s / 1e9:.3g} GB/s" for link in (local, between) if link]
     size = sum(bucket.size for bucket in training.buckets) / 1e6
